@@ -10,16 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib.calibration_fields import (
+    checked_mapping,
+    checked_statuses,
+    checked_text,
+    checked_word,
+    frozen_evidence,
+    serving_status,
+)
 from calib.calibration_key import CalibrationKey
 from calib.calibration_values import checked_gamma, checked_numbers, checked_scales
 from calib.canonical_json import canonical_json, parse_json_object, plain_json, sha256_hex
-from calib.errors import CalibrationValueError, FormatError, InvalidInputError, RecordError
+from calib.errors import CalibrationValueError, FormatError, RecordError
+from calib.labels import LabelKind
 from calib.sigmoid import sigmoid_fp32
 from calib.statuses import PositionStatus, ServingStatus
 
@@ -29,15 +37,6 @@ METHODS = ("identity", "sts", "temperature", "affine", "manual")
 FORMAT = "dspark-calib/calibration/1"
 
 Form = Literal["temperatures", "affine"]
-_Word = TypeVar("_Word", ServingStatus, PositionStatus)
-
-
-def serving_status(position_statuses: Iterable[PositionStatus]) -> ServingStatus:
-    """``fitted`` when every position is ok, ``partial`` when some are, ``insufficient`` else."""
-    ok = [status is PositionStatus.OK for status in position_statuses]
-    if ok and all(ok):
-        return ServingStatus.FITTED
-    return ServingStatus.PARTIAL if any(ok) else ServingStatus.INSUFFICIENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +87,11 @@ class Calibration:
         checked: dict[str, Any] = {
             "gamma": gamma,
             "temperatures": checked_scales("temperatures", self.temperatures, gamma),
-            "status": _word(ServingStatus, "status", self.status),
-            "position_statuses": _position_statuses(self.position_statuses, gamma),
-            "label_kind": _optional_text("label_kind", self.label_kind),
-            "fitted_at": _optional_text("fitted_at", self.fitted_at),
-            "evidence": _frozen_evidence(self.evidence),
+            "status": checked_word(ServingStatus, "status", self.status),
+            "position_statuses": checked_statuses(self.position_statuses, gamma),
+            "label_kind": _label_kind(self.label_kind),
+            "fitted_at": checked_text("fitted_at", self.fitted_at),
+            "evidence": frozen_evidence(self.evidence),
         }
         if self.slopes is not None:
             checked["slopes"] = checked_scales("slopes", self.slopes, gamma)
@@ -148,7 +147,7 @@ class Calibration:
         """
         gamma = checked_gamma(gamma)
         given = () if position_statuses is None else tuple(position_statuses)
-        statuses = _position_statuses(given, gamma)
+        statuses = checked_statuses(given, gamma)
         return cls(
             gamma=gamma,
             temperatures=checked_scales("temperatures", temperatures, gamma),
@@ -210,7 +209,7 @@ class Calibration:
             wrong = sorted(set(values) ^ known)
             raise FormatError(source, f"unknown or missing fields {wrong}", f"fields are {known}")
         if values.get("key") is not None:
-            values["key"] = CalibrationKey.from_dict(_mapping("key", values["key"]))
+            values["key"] = CalibrationKey.from_dict(checked_mapping("key", values["key"]))
         calibration = cls(**values)
         if digest not in (None, calibration.digest):
             raise FormatError(source, "the digest does not match", "fetch or write it again")
@@ -313,53 +312,11 @@ def _check_consistency(calibration: Calibration) -> None:
         raise CalibrationValueError("key.gamma", key.gamma, "must be the gamma of the calibration")
 
 
-def _position_statuses(values: Iterable[PositionStatus], gamma: int) -> tuple[PositionStatus, ...]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise CalibrationValueError("position_statuses", values, "give one status per position")
-    given = tuple(values)
-    if not given:
-        return (PositionStatus.OK,) * gamma
-    if len(given) != gamma:
-        raise CalibrationValueError("position_statuses", given, f"give {gamma} statuses")
-    return tuple(
-        _word(PositionStatus, f"position_statuses[{index}]", value)
-        for index, value in enumerate(given)
-    )
-
-
-def _word(kind: type[_Word], name: str, value: Any) -> _Word:
-    try:
-        return kind(value)
-    except ValueError:
-        words = [str(word) for word in kind]
-        raise CalibrationValueError(name, value, f"give one of {words}") from None
-
-
-def _optional_text(name: str, value: Any) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value):
-        raise CalibrationValueError(name, value, "give a non-empty text or None")
-    return None if value is None else str(value)
-
-
-def _mapping(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise CalibrationValueError(name, value, "give a mapping of plain JSON values")
-    return dict(value)
-
-
-def _frozen_evidence(value: Any) -> Mapping[str, Any]:
-    try:
-        plain = plain_json(_mapping("evidence", value), "evidence")
-    except InvalidInputError as error:
-        raise CalibrationValueError(error.field, error.value, error.remedy) from error
-    return MappingProxyType({key: _frozen(item) for key, item in plain.items()})
-
-
-def _frozen(value: Any) -> Any:
-    """Read-only copy of plain JSON: maps become proxies, lists tuples."""
-    if isinstance(value, dict):
-        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+def _label_kind(value: Any) -> str | None:
+    text = checked_text("label_kind", value)
+    if text is not None and text not in set(LabelKind):
+        raise CalibrationValueError("label_kind", text, f"give one of {[*map(str, LabelKind)]}")
+    return text
 
 
 def _checked_logits(confidence_logits: ArrayLike, gamma: int) -> NDArray[np.float32]:

@@ -32,7 +32,7 @@ class CalibrationKey:
         draft_model: full name of the drafter.
         draft_revision: commit or tag of its weights.
         draft_quantization: its quantisation.
-        gamma: block size, 1 … 255.
+        gamma: block size, 1 … 254.
         slot_convention: ``"anchor_excluded"``, or ``"anchor_included"`` when slot 0 is the anchor.
         confidence_source: ``"head"`` or another named source such as ``"max_log_odds"``.
         verification_method: the engine's configured method.

@@ -13,6 +13,7 @@ import numpy as np
 
 from calib.canonical_json import round_significant
 from calib.errors import CalibrationValueError
+from calib.record_schema import MAX_GAMMA
 
 __all__ = [
     "LARGEST_SCALE",
@@ -28,14 +29,14 @@ LARGEST_SCALE = 20.0  # largest one; its inverse is SMALLEST_SCALE
 
 
 def checked_gamma(value: Any, field: str = "gamma") -> int:
-    """``value`` as a block size: a whole number from 1 to 255 (verified lengths are uint8).
+    """``value`` as a block size: a whole number from 1 to 254, as in telemetry.
 
     Raises:
         CalibrationValueError: for anything else, booleans and floats included.
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= 255:
-        raise CalibrationValueError(field, value, "give the block size, a whole number in 1 … 255")
+    if not whole or not 1 <= value <= MAX_GAMMA:
+        raise CalibrationValueError(field, value, f"give the block size, 1 … {MAX_GAMMA}")
     return int(value)
 
 

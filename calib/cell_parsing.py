@@ -153,14 +153,14 @@ def _shape_rows(
         if row is None and column.nullable:
             row = [None] * gamma
         if not isinstance(row, list | tuple) or len(row) != gamma:
-            faults.append(CellFault(index, column.name, sent, _row_remedy(sent, gamma)))
+            faults.append(CellFault(index, column.name, sent, _row_remedy(row, gamma)))
             row = [_FILLERS[column.kind]] * gamma
         shaped.append(row)
     return shaped, faults
 
 
-def _row_remedy(sent: object, gamma: int) -> str:
-    count = f", not {len(sent)}" if isinstance(sent, list | tuple | np.ndarray) and sent else ""
+def _row_remedy(row: object, gamma: int) -> str:
+    count = f", not {len(row)}" if isinstance(row, list | tuple) else ""
     return f"give {gamma} values for gamma {gamma}{count}"
 
 

@@ -20,7 +20,7 @@ so that a log line alone is enough to mend the call.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 _VALUE_LENGTH = 120
 
@@ -46,6 +46,10 @@ class InvalidInputError(CalibrationError, ValueError):
         if len(shown) > _VALUE_LENGTH:
             shown = shown[: _VALUE_LENGTH - 1] + "…"
         super().__init__(f"{field}: got {shown}; {remedy}")
+
+    # Exceptions rebuild themselves from their message alone; worker processes need the fields.
+    def __reduce__(self) -> tuple[type[Self], tuple[str, Any, str]]:
+        return type(self), (self.field, self.value, self.remedy)
 
 
 class RecordError(InvalidInputError):
@@ -87,6 +91,9 @@ class FormatError(CalibrationError, ValueError):
         self.remedy = remedy
         super().__init__(f"{self.source}: {reason}; {remedy}")
 
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, str]]:
+        return type(self), (self.source, self.reason, self.remedy)
+
 
 class FitRefusedError(CalibrationError):
     """The data do not support a fit.
@@ -100,6 +107,9 @@ class FitRefusedError(CalibrationError):
         self.status = status
         self.reason = reason
         super().__init__(f"{status}: {reason}")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (self.status, self.reason)
 
 
 class NotFittedError(CalibrationError, ValueError, AttributeError):

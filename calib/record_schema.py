@@ -126,14 +126,18 @@ class Column:
     nullable: bool = True
     null_value: float | int | bool | None = None
     absent_value: float | int | bool | None = None
-    low: float | None = None
-    high: float | None = None
+    low: float | int | None = None
+    high: float | int | None = None
     bounded_by_gamma: bool = False
     choices: tuple[str, ...] = ()
 
-    def upper(self, gamma: int) -> float | None:
-        """Largest value a cell may hold at this γ; None for no bound."""
-        return gamma if self.bounded_by_gamma else self.high
+    def upper(self, gamma: int) -> float | int | None:
+        """Largest value a cell may hold at this γ, dtype included; None for no bound."""
+        if self.bounded_by_gamma:
+            return gamma
+        if self.high is None and self.kind is ColumnKind.INTEGER:
+            return int(np.iinfo(self.dtype).max)
+        return self.high
 
     def remedy(self, gamma: int) -> str:
         """What to send instead of a bad cell, for an error message."""
@@ -147,7 +151,7 @@ class Column:
         high = self.upper(gamma)
         if self.low is None:
             return ""
-        return f" of at least {self.low:g}" if high is None else f" from {self.low:g} to {high:g}"
+        return f" of at least {self.low}" if high is None else f" from {self.low} to {high}"
 
 
 def _float(name: str, doc: str, **options: Any) -> Column:
