@@ -1,0 +1,267 @@
+"""Reports in plain sentences, the most important first. A point is 1/100 of a probability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from calib.position_metrics import PositionMetrics
+from calib.statuses import PositionStatus
+from calib.survival_leak import SurvivalLeak
+from monitoring.reports.evaluation_report import Comparison, EvaluationReport, Segment
+from monitoring.reports.fit_report import FitReport, RowSplit
+
+__all__ = ["evaluation_sentences", "fit_sentences", "points"]
+
+# Gaps of means within this many standard errors of 0 are chance.
+_STANDARD_ERRORS = 2.0
+# A partial correlation below this moves survival by less than a tenth of a point.
+_NEGLIGIBLE_LEAK = 0.02
+
+
+def fit_sentences(report: FitReport) -> list[str]:
+    """What a fit gained, on which rows, and what stands in its way."""
+    return [
+        *_refusal(report),
+        _rows(report.split),
+        *_positions(report),
+        *evaluation_sentences(report.evaluation),
+        *_references(report),
+    ]
+
+
+def evaluation_sentences(report: EvaluationReport) -> list[str]:
+    """What the judged rows say about raw and calibrated confidence."""
+    overall = report.overall
+    return [
+        *_block(overall),
+        *_mean_error(overall),
+        *_log_loss(overall),
+        *_worst_gap(overall),
+        *_accepted(overall),
+        *_slices("By domain", report.segments_by("domain")),
+        *_slices("By sampling temperature", report.segments_by("sampling_temperature")),
+        *_worse(report.segments),
+        *_leak(report.leak),
+        *_soft_labels(report),
+        *_excluded(report),
+        *(f"Warning: {word.replace('_', ' ')}." for word in report.warnings),
+    ]
+
+
+def points(value: float) -> str:
+    """A probability or a difference of two, in points with one decimal."""
+    text = f"{100.0 * value:.1f}"
+    return "0.0" if text == "-0.0" else text
+
+
+def _refusal(report: FitReport) -> Iterator[str]:
+    if report.refusal is not None:
+        yield f"Nothing is published. {report.refusal}."
+
+
+def _rows(split: RowSplit) -> str:
+    if split.in_sample:
+        return (
+            f"Fitted and judged on the same {split.fit_rows:,} blocks: these numbers are too kind. "
+            "Split by prompt, or judge on other telemetry."
+        )
+    fitted, judged = f"{split.fit_rows:,} blocks", f"{split.evaluation_rows:,} blocks"
+    if split.fit_keys is not None and split.evaluation_keys is not None:
+        fitted += f" of {split.fit_keys:,} {split.kind}s"
+        judged += f" of {split.evaluation_keys:,} other {split.kind}s"
+    else:
+        judged += " of other telemetry"
+    return f"Fitted on {fitted}, judged on {judged}."
+
+
+def _block(overall: Comparison) -> Iterator[str]:
+    raw, calibrated = (side.block["survival"] for side in (overall.raw, overall.calibrated))
+    if raw.value is None or calibrated.value is None:
+        return
+    before = f"{points(raw.value)} points [{points(raw.low or 0)}, {points(raw.high or 0)}]"
+    if overall.raw is overall.calibrated:
+        yield f"The survival error of raw confidence over all positions is {before} (debiased)."
+        return
+    after = f"{points(calibrated.value)} [{points(calibrated.low or 0)}, "
+    after += f"{points(calibrated.high or 0)}]"
+    # Within the interval of raw confidence nothing was shown to change.
+    moved = calibrated.value < (raw.low or 0.0) or calibrated.value > (raw.high or 0.0)
+    verb = "goes" if moved else "hardly moves,"
+    verb = "falls" if moved and calibrated.value < raw.value else verb
+    yield f"Over all positions the survival error {verb} from {before} to {after} (debiased)."
+
+
+def _mean_error(overall: Comparison) -> Iterator[str]:
+    raw = overall.raw.report.survival.mean
+    calibrated = overall.calibrated.report.survival.mean
+    if raw.ece is None or calibrated.ece is None or calibrated.null_level is None:
+        return
+    after = "" if overall.raw is overall.calibrated else f", {points(calibrated.ece)} calibrated"
+    yield (
+        f"Mean survival ECE: {points(raw.ece)} points raw{after}; a perfect model would show "
+        f"{points(calibrated.null_level)} on these rows."
+    )
+
+
+def _log_loss(overall: Comparison) -> Iterator[str]:
+    """An ECE can fall while forecasts get worse: sharp nonsense averages out in its bins."""
+    raw = overall.raw.report.survival.mean.log_loss
+    calibrated = overall.calibrated.report.survival.mean.log_loss
+    if raw is not None and calibrated is not None and calibrated > raw:
+        yield (
+            f"But the mean log loss of survival rises from {raw:.4f} to {calibrated:.4f} nats: "
+            "block by block these forecasts are worse than raw confidence."
+        )
+
+
+def _worst_gap(overall: Comparison) -> Iterator[str]:
+    """The position at which mean raw survival is furthest from observed survival."""
+    pairs = list(zip(overall.raw.report.survival, overall.calibrated.report.survival, strict=True))
+    known = [
+        (abs(gap), gap, index)
+        for index, (raw, _) in enumerate(pairs)
+        if (gap := _gap(raw)) is not None
+    ]
+    if not known:
+        return
+    size, gap, index = max(known)
+    raw, calibrated = pairs[index]
+    if size <= _STANDARD_ERRORS * _standard_error(raw):
+        yield "On average raw survival is right at every position, within chance."
+        return
+    word = "overconfident" if gap > 0 else "underconfident"
+    sentence = f"Raw confidence is {word} by {points(size)} points at position {index + 1}"
+    if overall.raw is overall.calibrated:
+        yield f"{sentence} (survival)."
+        return
+    left = abs(_gap(calibrated) or 0.0)
+    removed = size - left
+    effect = (
+        f"removes {points(removed)} of them"
+        if removed > 0
+        else f"leaves {points(left)}, which is no gain"
+    )
+    yield f"{sentence} (survival); calibration {effect}."
+
+
+def _accepted(overall: Comparison) -> Iterator[str]:
+    length = overall.acceptance.accepted_length
+    if length is not None:
+        yield f"Accepted length {length:.2f}, bonus token included."
+
+
+def _gap(metrics: PositionMetrics) -> float | None:
+    if metrics.mean_prediction is None or metrics.mean_label is None:
+        return None
+    return metrics.mean_prediction - metrics.mean_label
+
+
+def _standard_error(metrics: PositionMetrics) -> float:
+    share = metrics.mean_label or 0.0
+    return float((share * (1.0 - share) / max(metrics.effective_n, 1.0)) ** 0.5)
+
+
+def _slices(title: str, segments: tuple[Segment, ...]) -> Iterator[str]:
+    texts = []
+    for part in segments:
+        (value,) = part.tags.values()
+        errors = _errors(part)
+        if errors is None:
+            texts.append(f"{value} (only {part.rows:,} blocks)")
+        else:
+            before, after = errors
+            texts.append(f"{value} ({points(before)} → {points(after)})")
+    if texts:
+        yield f"{title}, mean survival ECE raw → calibrated: {', '.join(texts)}."
+
+
+def _errors(part: Segment) -> tuple[float, float] | None:
+    if part.comparison is None:
+        return None
+    raw = part.comparison.raw.report.survival.mean.ece
+    calibrated = part.comparison.calibrated.report.survival.mean.ece
+    return None if raw is None or calibrated is None else (raw, calibrated)
+
+
+def _worse(segments: tuple[Segment, ...]) -> Iterator[str]:
+    """Slices in which calibration costs more than what chance explains."""
+    for part in segments:
+        if part.comparison is None:
+            continue
+        raw = part.comparison.raw.block["survival"]
+        calibrated = part.comparison.calibrated.block["survival"]
+        if raw.high is not None and calibrated.low is not None and calibrated.low > raw.high:
+            yield (
+                f"Calibration makes {part.name} worse: its survival error goes from "
+                f"{points(raw.value or 0)} to {points(calibrated.value or 0)} points (debiased)."
+            )
+
+
+def _leak(leak: SurvivalLeak) -> Iterator[str]:
+    pooled = leak.pooled
+    if pooled.partial is None or pooled.partial_low is None or pooled.partial_high is None:
+        return
+    interval = f"{pooled.partial:.3f} [{pooled.partial_low:.3f}, {pooled.partial_high:.3f}]"
+    negligible = max(abs(pooled.partial_low), abs(pooled.partial_high)) < _NEGLIGIBLE_LEAK
+    if not pooled.is_present or negligible:
+        yield (
+            f"The next logit says nothing more about an outcome (partial correlation {interval}): "
+            "the product of conditionals will do as survival."
+        )
+        return
+    gap = pooled.product_gap or 0.0
+    direction = "understates" if gap > 0 else "overstates"
+    yield (
+        f"The next logit knows about the outcome before it (partial correlation {interval}): over "
+        f"two positions the product of conditionals {direction} survival by "
+        f"{points(abs(gap))} points, which a survival model could win back."
+    )
+
+
+def _soft_labels(report: EvaluationReport) -> Iterator[str]:
+    found = report.soft_labels
+    if found is not None and found.rows:
+        reason = found.reason[0].upper() + found.reason[1:]
+        yield f"{reason}." if not found.inconsistent else f"Labels disagree: {found.reason}."
+
+
+def _excluded(report: EvaluationReport) -> Iterator[str]:
+    counts = [
+        f"{count:,} {reason.replace('_', ' ')}"
+        for reason, count in report.excluded.items()
+        if count
+    ]
+    if counts:
+        yield f"Left out: {', '.join(counts)}."
+
+
+def _references(report: FitReport) -> Iterator[str]:
+    texts = []
+    for kind, judgement in report.references.items():
+        ece = judgement.report.survival.mean.ece
+        if ece is not None:
+            name = "Platt" if kind == "platt" else kind
+            texts.append(f"{name} {points(ece)}")
+    if texts:
+        yield (
+            "Calibrators that no engine can apply, fitted on the same prompts, reach in mean "
+            f"survival ECE: {', '.join(texts)} points."
+        )
+
+
+def _positions(report: FitReport) -> Iterator[str]:
+    """Positions without a number of their own, grouped by status, and why."""
+    fits = report.calibration.evidence.get("positions", ())
+    by_status: dict[PositionStatus, list[int]] = {}
+    for index, status in enumerate(report.calibration.position_statuses):
+        if status is not PositionStatus.OK:
+            by_status.setdefault(status, []).append(index)
+    for status, indices in by_status.items():
+        served = {f"{report.calibration.temperatures[index]:g}" for index in indices}
+        names = ", ".join(str(index + 1) for index in indices)
+        reason = fits[indices[0]]["reason"] if indices[0] < len(fits) else None
+        yield (
+            f"{'Positions' if len(indices) > 1 else 'Position'} {names} "
+            f"{'keep' if len(indices) > 1 else 'keeps'} T = {', '.join(sorted(served))} "
+            f"({status}). {reason or ''}".rstrip()
+        )
