@@ -1,0 +1,38 @@
+"""Fails when the wheel lacks a file of the shipped packages, or carries one of another folder.
+
+python .ci/check_wheel.py WHEEL
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+
+def shipped_files() -> set[str]:
+    """Files of the shipped packages that git knows or would add."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+    packages = project["tool"]["importlinter"]["root_packages"]
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *packages]
+    output = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
+    return set(output.splitlines())
+
+
+def main(arguments: list[str]) -> int:
+    """Print the differences between tree and wheel; 0 when there is none."""
+    with zipfile.ZipFile(arguments[0]) as wheel:
+        packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    expected = shipped_files()
+    for name in sorted(expected - packed):
+        print(f"missing in the wheel: {name}")
+    for name in sorted(packed - expected):
+        print(f"not part of a shipped package: {name}")
+    print(f"{len(packed)} files in the wheel")
+    return 0 if packed == expected else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

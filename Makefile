@@ -1,0 +1,74 @@
+# `make run` and `make test` make the environment they need and reuse it while pyproject.toml stays
+# the same. CONTRIBUTING.md explains the variables.
+
+VENV ?= .venv
+PYTHON ?=
+VENV_ARGS ?=
+PIP_ARGS ?=
+TORCH_SPEC ?= torch==2.13.0
+TORCH_PIP_ARGS ?=
+
+DEMO_ARGS ?=
+TEST_ARGS ?=
+TEST_WORKERS ?= 2
+
+export VENV PYTHON VENV_ARGS PIP_ARGS TORCH_SPEC TORCH_PIP_ARGS
+
+# One thread a test worker: the workers are the parallelism.
+pytest = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(TEST_WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help run demo test test-slow test-parity coverage lint format bench clean distclean \
+	base-environment test-environment
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
+		awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+
+base-environment:
+	@bash tools/environment.sh base
+
+test-environment:
+	@bash tools/environment.sh test
+
+# There is no service yet: once there is one, `run` goes on serving and `demo` still exits.
+run: demo ## the main job on the shipped telemetry; the same as demo while there is no service
+
+demo: base-environment ## fit, report and export on the shipped telemetry, then exit
+	@$(VENV)/bin/dspark-calib demo $(DEMO_ARGS)
+
+test: test-environment ## the quick tests
+	@$(pytest) -m "not slow" $(TEST_ARGS)
+
+test-slow: test-environment ## the tests that take more than five seconds each
+	@$(pytest) -m slow $(TEST_ARGS)
+
+test-parity: test-environment ## the comparisons with other implementations, SGLang's wheel included
+	@wheel=$$(PYTHON=$(VENV)/bin/python bash tools/sglang_wheel.sh) && \
+		DSPARK_SGLANG_WHEEL=$$wheel $(pytest) -m parity $(TEST_ARGS)
+
+coverage: test-environment ## the quick tests with line and branch coverage
+	@$(pytest) -m "not slow" --cov --cov-report=term $(TEST_ARGS)
+
+lint: test-environment ## ruff, mypy --strict, layer rules
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy --strict
+	@$(VENV)/bin/lint-imports
+
+format: test-environment ## mend what ruff can mend
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+bench: test-environment ## every benchmarks/*.py
+	@for file in $(wildcard benchmarks/*.py); do \
+		echo "== $$file" && $(VENV)/bin/python $$file || exit 1; done
+
+clean: ## caches, builds and the demo's output
+	@rm -rf build dist out *.egg-info .coverage htmlcov .hypothesis \
+		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@find $(wildcard api benchmarks calib heads monitoring tests .ci) -name __pycache__ -prune \
+		-exec rm -rf {} +
+
+distclean: clean ## the environment too
+	@rm -rf $(VENV)
