@@ -1,0 +1,306 @@
+"""Survival that knows what the next logit reveals (g-hazards).
+
+The scheduler spends on survival, and a product of perfect conditionals is no perfect survival:
+c_i was made before token x_i was sampled, and z_{i+1} has seen it. So
+
+    S_k = [∏_{i<k} g_i(z_i, z_{i+1})] · c_k(z_k)
+
+with g_i a logistic hazard of y_i that has the next logit as one more feature. It is fitted on rows
+with an observed y_i (l >= i, n >= i - 1), weight 1, convex, right under trimming, and needs no
+exploration. Without its extra feature g_i is c_i and S the plain product; a pair keeps that simpler
+form unless the next logit raises the likelihood of rows it was not fitted on.
+
+S may rise along a block. Ranking on a rising score is not lossless, because later tokens would
+decide whether earlier ones are verified: rank by :meth:`SurvivalModel.ranking`, forecast with S.
+
+Letters: N rows, g = gamma draft positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from calib.clusters import cluster_codes
+from calib.conditional_likelihood import ConditionalLikelihood
+from calib.errors import InvalidInputError, RecordError
+from calib.logistic_newton import LogisticFit, fit_logistic
+from calib.logit_sketch import LabelSource
+from calib.pair_sketch import PairCells, PairSketch, pair_cells
+from calib.records import AcceptanceRecords
+from calib.temperature_estimator import checked_logits, checked_positive
+
+__all__ = ["HAZARD_RIDGE", "Hazard", "SurvivalModel", "fit_survival_model", "pair_folds"]
+
+Floats = NDArray[np.float64]
+
+# Pull of a hazard to the conditional fit without the next logit, in rows: weights of the next logit
+# within 0.2 of 0, the size that leaks of up to .18 partial correlation give.
+HAZARD_RIDGE = 20.0
+_AKAIKE = 1.0  # nats by which one needless parameter raises the fitted likelihood, on average
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Hazard of one position: g_i = σ(intercept + slope·z_i + following·z_{i+1}).
+
+    Attributes:
+        position: i, from 1.
+        intercept: in log-odds.
+        slope: per unit of z_i.
+        following: per unit of z_{i+1}; 0 where the next logit is not used.
+        rows: weighted rows it was fitted on.
+        fitted_following: the fitted weight of z_{i+1}, used or not; None without rows.
+        following_error: its standard error; None where unknown.
+        gain: log loss that the next logit saves on rows outside the fit, in nats over all rows;
+            from one sketch, what the fit saves less what a needless feature would.
+    """
+
+    position: int
+    intercept: float
+    slope: float
+    following: float
+    rows: float
+    fitted_following: float | None = None
+    following_error: float | None = None
+    gain: float = 0.0
+
+    @property
+    def uses_next(self) -> bool:
+        """Whether the hazard differs from the conditional confidence."""
+        return self.following != 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivalModel:
+    """Conditional confidences c_k and hazards g_i; gives S without any label.
+
+    It has ``conditional`` and ``survival``, so :func:`calib.evaluation.evaluate` can judge it.
+
+    Attributes:
+        slopes: [g] of c_k = σ(s_k z_k + b_k).
+        intercepts: [g] of the same.
+        hazards: g_1 … g_{γ-1}.
+        rows: [g] effective rows behind each c_k.
+    """
+
+    slopes: tuple[float, ...]
+    intercepts: tuple[float, ...]
+    hazards: tuple[Hazard, ...]
+    rows: tuple[int, ...]
+
+    @property
+    def gamma(self) -> int:
+        """Draft positions."""
+        return len(self.slopes)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether no hazard uses the next logit: S is then the plain product."""
+        return not any(hazard.uses_next for hazard in self.hazards)
+
+    def conditional(
+        self,
+        confidence_logits: ArrayLike,  # [N, g] raw, finite
+    ) -> NDArray[np.float32]:
+        """Conditional confidences c, fp32 [N, g].
+
+        Raises:
+            RecordError: logits of another width or not finite.
+        """
+        logits = self._checked(confidence_logits)
+        odds = logits * np.array(self.slopes) + np.array(self.intercepts)
+        return np.asarray(expit(odds), dtype=np.float32)
+
+    def hazard(
+        self,
+        confidence_logits: ArrayLike,  # [N, g] raw, finite
+    ) -> NDArray[np.float32]:
+        """Hazards g_i(z_i, z_{i+1}), fp32 [N, g - 1].
+
+        Raises:
+            RecordError: logits of another width or not finite.
+        """
+        logits = self._checked(confidence_logits)
+        intercept, slope, following = (
+            np.array([getattr(hazard, name) for hazard in self.hazards])
+            for name in ("intercept", "slope", "following")
+        )
+        odds = intercept + slope * logits[:, :-1] + following * logits[:, 1:]
+        return np.asarray(expit(odds), dtype=np.float32)
+
+    def survival(
+        self,
+        confidence_logits: ArrayLike,  # [N, g] raw, finite
+    ) -> NDArray[np.float32]:
+        """S_k, fp32 [N, g] in [0, 1], multiplied from the left; may rise along k.
+
+        Column k - 1 reads z_1 … z_k only.
+
+        Raises:
+            RecordError: logits of another width or not finite.
+        """
+        survival = self.conditional(confidence_logits)
+        reached = np.cumprod(self.hazard(confidence_logits), axis=1, dtype=np.float32)
+        survival[:, 1:] *= reached
+        return survival
+
+    def ranking(
+        self,
+        confidence_logits: ArrayLike,  # [N, g] raw, finite
+    ) -> NDArray[np.float32]:
+        """m_k = min over i <= k of S_i, fp32 [N, g]: what a scheduler may rank by.
+
+        Raises:
+            RecordError: logits of another width or not finite.
+        """
+        return np.minimum.accumulate(self.survival(confidence_logits), axis=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "slopes": list(self.slopes),
+            "intercepts": list(self.intercepts),
+            "hazards": [asdict(hazard) for hazard in self.hazards],
+            "rows": list(self.rows),
+        }
+
+    def _checked(self, confidence_logits: ArrayLike) -> NDArray[np.float64]:
+        logits = checked_logits(confidence_logits).astype(np.float64)
+        if logits.shape[1] != self.gamma:
+            raise RecordError("confidence_logits", logits.shape, f"gamma is {self.gamma}")
+        return logits
+
+
+def fit_survival_model(
+    conditional: ConditionalLikelihood,
+    pairs: Sequence[PairSketch],
+    *,
+    weights: Sequence[float] | None = None,
+    ridge: float = HAZARD_RIDGE,
+) -> SurvivalModel:
+    """Fit the hazards on sketches, around a fitted conditional model.
+
+    Args:
+        conditional: fitted; its ``slopes_`` and ``intercepts_`` are c (1/T and 0 of a temperature
+            fit).
+        pairs: sketches of disjoint rows. With two or more, each is predicted from the others to
+            judge whether the next logit helps; with one, Akaike's estimate of that stands in.
+        weights: forgetting weight of each sketch; 1 when None.
+        ridge: pull of each hazard to c, in rows; 0 is the plain likelihood.
+
+    Raises:
+        NotFittedError: before ``conditional.fit``.
+        InvalidInputError: no sketches, or of another γ or scale.
+        ConfigurationError: a negative ridge or weight.
+    """
+    pull = checked_positive("ridge", ridge)
+    conditional._require_fit()
+    gamma = conditional.n_features_in_
+    parts = list(pairs)
+    if any(part.gamma != gamma for part in parts):
+        raise InvalidInputError(
+            "pairs", [p.gamma for p in parts], f"give sketches of gamma {gamma}"
+        )
+    factors = [1.0] * len(parts) if weights is None else list(weights)
+    whole = pair_cells(parts, factors)
+    folds = [pair_cells([part], [weight]) for part, weight in zip(parts, factors, strict=True)]
+    rest = [
+        pair_cells(parts[:fold] + parts[fold + 1 :], factors[:fold] + factors[fold + 1 :])
+        for fold in range(len(parts))
+        if len(parts) > 1
+    ]
+    hazards = []
+    for index in range(gamma - 1):
+        center = np.array([conditional.intercepts_[index], conditional.slopes_[index], 0.0])
+        training = [cells[index] for cells in rest]
+        held_out = [cells[index] for cells in folds]
+        hazards.append(_fit_hazard(index + 1, whole[index], training, held_out, center, pull))
+    return SurvivalModel(
+        slopes=tuple(conditional.slopes_.tolist()),
+        intercepts=tuple(conditional.intercepts_.tolist()),
+        hazards=tuple(hazards),
+        rows=tuple(fit.rows for fit in conditional.position_fits_),
+    )
+
+
+def pair_folds(
+    records: AcceptanceRecords, *, labels: LabelSource = "hard", folds: int = 2
+) -> list[PairSketch]:
+    """Sketches of disjoint halves of the usable rows, whole prompts (or requests) each.
+
+    Rows of one prompt share luck, so they must not sit on both sides of a held-out comparison.
+    """
+    column = records.prompt if records.prompt is not None else records.request
+    codes = np.arange(len(records)) if column is None else cluster_codes(column)
+    return [
+        PairSketch.from_records(records.select(codes % folds == fold), labels=labels)
+        for fold in range(folds)
+    ]
+
+
+def _fit_hazard(
+    position: int,
+    cells: PairCells,
+    training: Sequence[PairCells],
+    held_out: Sequence[PairCells],
+    center: Floats,
+    ridge: float,
+) -> Hazard:
+    rows = float(cells.weight.sum())
+    plain = Hazard(position, float(center[0]), float(center[1]), 0.0, rows)
+    if rows == 0.0:
+        return plain
+    fit = _fit(cells, center, ridge, following=True)
+    if training:
+        gain = sum(
+            _loss(part, _fit(rest, center, ridge, following=False), following=False)
+            - _loss(part, _fit(rest, center, ridge, following=True), following=True)
+            for rest, part in zip(training, held_out, strict=True)
+        )
+    else:
+        gain = _fit(cells, center, ridge, following=False).loss - fit.loss - _AKAIKE
+    unit = cells.unit
+    weight = float(fit.coefficients[2]) / unit
+    measured = replace(
+        plain, fitted_following=weight, following_error=_error(fit, unit), gain=float(gain)
+    )
+    if not gain > 0.0:
+        return measured
+    intercept, slope = float(fit.coefficients[0]), float(fit.coefficients[1]) / unit
+    return replace(measured, intercept=intercept, slope=slope, following=weight)
+
+
+def _fit(cells: PairCells, center: Floats, ridge: float, *, following: bool) -> LogisticFit:
+    size = 3 if following else 2
+    units = np.array([1.0, cells.unit, cells.unit])[:size]
+    return fit_logistic(
+        _features(cells)[:, :size],
+        cells.weight,
+        cells.positive,
+        ridge=ridge / units**2,
+        center=center[:size] * units,
+    )
+
+
+def _features(cells: PairCells) -> Floats:
+    one = np.ones_like(cells.weight)
+    return np.stack([one, cells.first / cells.unit, cells.second / cells.unit], axis=1)
+
+
+def _loss(cells: PairCells, fit: LogisticFit, *, following: bool) -> float:
+    odds = _features(cells)[:, : 3 if following else 2] @ fit.coefficients
+    return float(cells.weight @ np.logaddexp(0.0, odds) - cells.positive @ odds)
+
+
+def _error(fit: LogisticFit, unit: float) -> float | None:
+    try:
+        variance = float(np.linalg.inv(fit.information)[2, 2])
+    except np.linalg.LinAlgError:
+        return None
+    return variance**0.5 / unit if 0.0 < variance < np.inf else None
