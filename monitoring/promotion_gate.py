@@ -1,0 +1,401 @@
+"""May the challenger replace the champion? A test on rows that neither model was fitted on.
+
+The evidence for a challenger is the wealth of bets on its log-score gains, on conditional and
+survival labels (:mod:`monitoring.promotion_gate_scores`), averaged over stakes and views. While the
+challenger is better in neither view its expectation is at most 1 at any time, so
+
+    P(promotion of a challenger that is not better) ≤ α_j,
+
+however often and whenever one looks. "Not better" means at each label, given the past: traffic that
+favours the challenger for a while can carry it through, which segments and the watch after the
+promotion are for. The j-th challenger against one champion gets
+α_j = α · 6 / (π² j²), which sums to α = 0.05: a day of hourly challengers is as safe as one.
+
+Promotion needs all of: evidence ≥ 1/α_j; a gain of both views above 0 on average (the view that
+does not win is watched, at no stated level); enough scored labels at every position whose numbers
+change; no segment that loses. Bounds on the change itself and throughput regret are checked by
+:mod:`monitoring.promotion_gate_guards` before a challenger gets here or by its caller.
+
+A segment refuses when the evidence that it loses reaches S/α (S segments at most, the rest
+together), and, once it has enough rows, holds promotion until an upper confidence bound of its
+loss lies within the margin.
+
+A refusal is a result: it carries a word of :class:`calib.statuses.Refusal` and its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any, Self
+
+import numpy as np
+
+from calib.errors import ConfigurationError, FormatError
+from calib.statuses import Refusal
+from monitoring.detectors.e_cusum import Floats
+from monitoring.promotion_gate_scores import (
+    OTHER_SEGMENT,
+    STAKES,
+    RowScores,
+    ScoredRows,
+    component_weights,
+    score_rows,
+)
+
+MAXIMUM_REGRET_INCREASE = 5e-4  # of Θ, as a share
+
+_ONE_SIDED_95 = 1.6448536269514722
+
+
+class GateStatus(StrEnum):
+    """Where a challenger stands."""
+
+    WAITING = "waiting"
+    PROMOTE = "promote"
+    REFUSED = "refused"
+
+
+def challenger_alpha(alpha: float, ordinal: int) -> float:
+    """α_j = α · 6 / (π² j²), the error allowed to the j-th challenger against one champion.
+
+    Raises:
+        ConfigurationError: α outside (0, 1), or an ordinal below 1.
+
+    Examples:
+        >>> round(1 / challenger_alpha(0.05, 1), 1), round(1 / challenger_alpha(0.05, 24))
+        (32.9, 18950)
+    """
+    if not 0.0 < alpha < 1.0:
+        raise ConfigurationError("alpha", alpha, "give a probability in (0, 1)")
+    if ordinal < 1:
+        raise ConfigurationError("ordinal", ordinal, "challengers are counted from 1")
+    return alpha * 6.0 / (math.pi * ordinal) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScore:
+    """Scores of one segment.
+
+    Attributes:
+        rows: scored rows.
+        gain: Σ over rows of the conditional gain, in nats.
+        squared_gain: Σ of its square.
+        log_worse: by component, log evidence that the challenger loses here.
+    """
+
+    rows: int
+    gain: float
+    squared_gain: float
+    log_worse: tuple[float, ...]
+
+    @property
+    def mean_gain(self) -> float:
+        """Nats per row; 0 without rows."""
+        return self.gain / self.rows if self.rows else 0.0
+
+    @property
+    def loss_bound(self) -> float:
+        """Upper 95 % bound of the mean loss per row, by the normal approximation."""
+        if self.rows < 2:
+            return math.inf
+        variance = max(self.squared_gain / self.rows - self.mean_gain**2, 0.0)
+        return _ONE_SIDED_95 * math.sqrt(variance / self.rows) - self.mean_gain
+
+
+@dataclass(frozen=True, slots=True)
+class GateState:
+    """Everything a gate remembers; plain numbers.
+
+    Attributes:
+        rows: rows scored.
+        skipped: rows that came no later than the challenger's fit.
+        conditional_gain: Σ of the conditional gain over rows, in nats.
+        survival_gain: Σ of the survival gain, in nats.
+        labels: by position, scored conditional labels.
+        changed: by position, whether the two models ever differed.
+        log_better: by component, log evidence that the challenger is better.
+        log_worse: by component, log evidence that it is worse.
+        crossed_row: scored row after which the evidence first sufficed, from 0; or None.
+        segments: scores by segment.
+    """
+
+    rows: int
+    skipped: int
+    conditional_gain: float
+    survival_gain: float
+    labels: tuple[int, ...]
+    changed: tuple[bool, ...]
+    log_better: tuple[float, ...]
+    log_worse: tuple[float, ...]
+    crossed_row: int | None = None
+    segments: Mapping[str, SegmentScore] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; :meth:`from_dict` restores the very same state."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        names = SegmentScore.__slots__
+        values["segments"] = {
+            name: {slot: getattr(score, slot) for slot in names}
+            for name, score in self.segments.items()
+        }
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The state that :meth:`to_dict` described.
+
+        Raises:
+            FormatError: missing or unknown fields.
+        """
+        try:
+            plain: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+            }
+            plain["segments"] = {
+                name: SegmentScore(**{**score, "log_worse": tuple(score["log_worse"])})
+                for name, score in values["segments"].items()
+            }
+            return cls(**plain)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FormatError("gate state", f"{error}", "write it with to_dict()") from error
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    """What the gate says after an update.
+
+    Attributes:
+        status: see :class:`GateStatus`.
+        refusal: why not; None unless refused.
+        reason: numbers in words.
+        rows: rows scored.
+        log_evidence: natural logarithm of the evidence for the challenger.
+        log_threshold: ln(1/α_j).
+        conditional_gain: mean gain in nats per row; None without rows.
+        survival_gain: mean gain in nats per row; None without rows.
+    """
+
+    status: GateStatus
+    refusal: Refusal | None
+    reason: str
+    rows: int
+    log_evidence: float
+    log_threshold: float
+    conditional_gain: float | None
+    survival_gain: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        refusal = None if self.refusal is None else str(self.refusal)
+        return values | {"status": str(self.status), "refusal": refusal}
+
+
+@dataclass(frozen=True, slots=True)
+class GateStep:
+    """State to store with the rows, and the decision."""
+
+    state: GateState
+    decision: GateDecision
+
+
+@dataclass(frozen=True)
+class PromotionGate:
+    """The gate of one challenger.
+
+    Attributes:
+        gamma: γ.
+        fitted_through: sequence number of the last row ingested when the challenger was fitted;
+            only later rows are scored.
+        ordinal: how many challengers met this champion, this one included.
+        alpha: error over all challengers of one champion.
+        survival: whether served survival is scored too.
+        minimum_labels: scored labels needed at every position whose numbers change.
+        maximum_rows: scored rows after which the challenger is given up.
+        maximum_segments: S; segments seen later are scored together.
+        segment_rows: rows from which a segment's loss bound is binding.
+        segment_margin: largest tolerated upper bound of a segment's loss, in nats per row. .01 is
+            what a temperature off by about a quarter costs.
+
+    Raises:
+        ConfigurationError: an option outside its range.
+    """
+
+    gamma: int
+    fitted_through: int
+    ordinal: int = 1
+    alpha: float = 0.05
+    survival: bool = True
+    minimum_labels: int = 30
+    maximum_rows: int = 100_000
+    maximum_segments: int = 32
+    segment_rows: int = 1000
+    segment_margin: float = 0.01
+
+    def __post_init__(self) -> None:
+        challenger_alpha(self.alpha, self.ordinal)
+        for name in ("gamma", "minimum_labels", "maximum_rows", "maximum_segments", "segment_rows"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(name, getattr(self, name), "give a count above 0")
+
+    @property
+    def log_threshold(self) -> float:
+        """Evidence that promotes: ln(1/α_j)."""
+        return -math.log(challenger_alpha(self.alpha, self.ordinal))
+
+    @property
+    def _log_weights(self) -> Floats:
+        weights: Floats = np.log(component_weights(self.gamma, survival=self.survival))
+        return weights
+
+    def start(self) -> GateState:
+        """The state of a challenger that no row has met."""
+        zeros = (0.0,) * len(self._log_weights)
+        none = (0,) * self.gamma
+        return GateState(0, 0, 0.0, 0.0, none, (False,) * self.gamma, zeros, zeros)
+
+    def update(self, state: GateState, rows: ScoredRows) -> GateStep:
+        """State and decision after more rows.
+
+        Rows beyond ``maximum_rows`` are scored too if they arrive in one batch with earlier ones.
+
+        Raises:
+            ConfigurationError: rows of another γ, or without survival where it is scored.
+        """
+        if rows.gamma != self.gamma:
+            raise ConfigurationError("gamma", rows.gamma, f"this gate has {self.gamma}")
+        if self.survival and rows.champion_survival is None:
+            raise ConfigurationError("survival", None, "give served survival of both models")
+        fresh = rows.ingested > self.fitted_through
+        state = replace(state, skipped=state.skipped + int(np.count_nonzero(~fresh)))
+        chosen = rows.select(fresh)
+        if len(chosen):
+            scores = score_rows(chosen, survival=self.survival)
+            state = self._scored(state, scores)
+            state = replace(state, segments=self._segments(state, chosen, scores))
+        return GateStep(state, self.decide(state))
+
+    def decide(self, state: GateState, *, regret_increase: float | None = None) -> GateDecision:
+        """What a state amounts to.
+
+        Args:
+            state: of this gate.
+            regret_increase: replayed throughput regret of the challenger minus the champion's,
+                as a share of Θ, where it was measured.
+        """
+        refusal, reason = self._refusal(state, regret_increase)
+        if refusal is not None:
+            return self._decision(GateStatus.REFUSED, refusal, reason, state)
+        waiting = self._waiting(state)
+        if waiting is None:
+            words = f"better by {state.conditional_gain / state.rows:.4f} nats a row"
+            return self._decision(GateStatus.PROMOTE, None, words, state)
+        if state.rows >= self.maximum_rows:
+            word, why = waiting
+            return self._decision(GateStatus.REFUSED, word, f"given up: {why}", state)
+        return self._decision(GateStatus.WAITING, None, waiting[1], state)
+
+    def log_evidence(self, state: GateState) -> float:
+        """Natural logarithm of the evidence for the challenger."""
+        return float(np.logaddexp.reduce(self._log_weights + np.array(state.log_better)))
+
+    def _scored(self, state: GateState, scores: RowScores) -> GateState:
+        path = np.cumsum(np.vstack([state.log_better, scores.forward]), axis=0)[1:]
+        crossed = state.crossed_row
+        if crossed is None:
+            evidence = np.logaddexp.reduce(self._log_weights + path, axis=1)
+            rows = np.flatnonzero(evidence >= self.log_threshold)
+            crossed = state.rows + int(rows[0]) if rows.size else None
+        labels = scores.labels.sum(axis=0)
+        worse = np.array(state.log_worse) + scores.backward.sum(axis=0)
+        return replace(
+            state,
+            rows=state.rows + len(path),
+            conditional_gain=state.conditional_gain + float(scores.conditional_gain.sum()),
+            survival_gain=state.survival_gain + float(scores.survival_gain.sum()),
+            labels=tuple(a + int(b) for a, b in zip(state.labels, labels, strict=True)),
+            changed=tuple(a or bool(b) for a, b in zip(state.changed, scores.changed, strict=True)),
+            log_better=tuple(path[-1].tolist()),
+            log_worse=tuple(worse.tolist()),
+            crossed_row=crossed,
+        )
+
+    def _segments(
+        self, state: GateState, rows: ScoredRows, scores: RowScores
+    ) -> dict[str, SegmentScore]:
+        known = dict(state.segments)
+        if rows.segment is None:
+            return known
+        names = rows.segment.astype(str)
+        for name in sorted(set(names.tolist())):
+            mask = names == name
+            full = len(known) >= self.maximum_segments - 1
+            key = OTHER_SEGMENT if full and name not in known else name
+            gain = scores.conditional_gain[mask]
+            before = known.get(key, SegmentScore(0, 0.0, 0.0, (0.0,) * len(state.log_worse)))
+            worse = np.array(before.log_worse) + scores.backward[mask].sum(axis=0)
+            known[key] = SegmentScore(
+                before.rows + len(gain),
+                before.gain + float(gain.sum()),
+                before.squared_gain + float((gain**2).sum()),
+                tuple(worse.tolist()),
+            )
+        return known
+
+    def _refusal(
+        self, state: GateState, regret_increase: float | None
+    ) -> tuple[Refusal | None, str]:
+        """What no further row can mend, by the evidence so far."""
+        if regret_increase is not None and regret_increase > MAXIMUM_REGRET_INCREASE:
+            return Refusal.NOT_BETTER, f"throughput regret rises by {regret_increase:.3%}"
+        limit = math.log(self.maximum_segments / self.alpha)
+        for name, score in sorted(state.segments.items()):
+            evidence = np.logaddexp.reduce(self._log_weights + np.array(score.log_worse))
+            if evidence >= limit:
+                return Refusal.WORSE_IN_SEGMENT, f"segment {name} loses {-score.mean_gain:.4f} nats"
+        for view, part in self._views().items():
+            weights = self._log_weights[part] - np.logaddexp.reduce(self._log_weights[part])
+            evidence = np.logaddexp.reduce(weights + np.array(state.log_worse)[part])
+            if evidence >= -math.log(self.alpha):
+                return Refusal.NOT_BETTER, f"worse on {view} labels after {state.rows} rows"
+        return None, ""
+
+    def _waiting(self, state: GateState) -> tuple[Refusal, str] | None:
+        """What still keeps the challenger from promotion; None when nothing does."""
+        if state.rows == 0:
+            return Refusal.NO_ROWS, "no row came after the fit"
+        if state.crossed_row is None:
+            share = max(self.log_evidence(state), 0.0) / self.log_threshold
+            return Refusal.NOT_BETTER, f"evidence at {share:.0%} of the threshold (log)"
+        if state.conditional_gain < 0.0 or state.survival_gain < 0.0:
+            views = f"{state.conditional_gain:.3f} and {state.survival_gain:.3f} nats"
+            return Refusal.NOT_BETTER, f"one view loses: {views} on conditional and survival labels"
+        for k, (labels, changed) in enumerate(zip(state.labels, state.changed, strict=True), 1):
+            if changed and labels < self.minimum_labels:
+                return Refusal.NOT_BETTER, f"position {k} changes on {labels} scored labels"
+        for name, score in sorted(state.segments.items()):
+            if score.rows >= self.segment_rows and score.loss_bound > self.segment_margin:
+                bound = f"may lose {score.loss_bound:.4f} nats a row"
+                return Refusal.WORSE_IN_SEGMENT, f"segment {name} {bound}"
+        return None
+
+    def _views(self) -> dict[str, slice]:
+        views = {"conditional": slice(0, len(STAKES))}
+        if self.survival:
+            views["survival"] = slice(len(STAKES), None)
+        return views
+
+    def _decision(
+        self, status: GateStatus, refusal: Refusal | None, reason: str, state: GateState
+    ) -> GateDecision:
+        mean = (
+            None if state.rows == 0 else state.conditional_gain / state.rows,
+            None if state.rows == 0 or not self.survival else state.survival_gain / state.rows,
+        )
+        evidence = self.log_evidence(state)
+        return GateDecision(
+            status, refusal, reason, state.rows, evidence, self.log_threshold, mean[0], mean[1]
+        )
