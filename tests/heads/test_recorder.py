@@ -210,7 +210,7 @@ def test_acceptance_agrees_with_the_labels(tmp_path: Path, trimmed: bool) -> Non
     result = check_label_consistency(rows)
     assert not any(p.inconsistent for p in result.positions)
     for position in result.positions:
-        assert position.rows > 300
+        assert position.rows > 100  # the policy lets few blocks reach the last position
         assert position.z is not None
         assert abs(position.z) < 4.0
         assert position.impossible == 0
