@@ -10,7 +10,6 @@ from calib.sts_screen import SurvivalScreen
 __all__ = ["CandidateOrder"]
 
 _SLACK = 1e-9  # above the rounding of an evaluated error, far below any bound's looseness
-_LIKELY = 4  # best coarse estimates that are worth a fine one before the first evaluation
 
 
 class CandidateOrder:
@@ -36,9 +35,8 @@ class CandidateOrder:
         self._left = list(range(len(temperatures)))
         self.estimates = np.zeros(len(temperatures))
         if screen is not None:
-            self._bound, self.estimates = screen.bounds(temperatures)
-            likely = np.argsort(self.estimates, kind="stable")[:_LIKELY]
-            _, self.estimates[likely] = screen.bounds(temperatures[likely], -1)
+            self._bound, coarse = screen.bounds(temperatures)
+            self.estimates = screen.sharpen(temperatures, coarse)
             self._left = [int(index) for index in np.argsort(self.estimates, kind="stable")]
 
     def next(self, lowest: float) -> int | None:

@@ -132,10 +132,12 @@ def _fit_by_histogram(
     for position in range(logits.shape[1]):
         column = np.ascontiguousarray(logits[:, position], dtype=np.float32)
         target = labels[:, position].copy()  # contiguous
-        order = CandidateOrder(grid, SurvivalScreen.build(survival, column, target, n_bins))
-        index = order.next(np.inf)
-        temperatures.append(float(grid[index or 0]))
-        errors.append(float(order.estimates[index or 0]))
+        screen = SurvivalScreen.build(survival, column, target, n_bins)
+        # Without a screen the logits are beyond all temperatures, so all leave the same error.
+        estimates = np.zeros(len(grid)) if screen is None else screen.estimates(grid)
+        best = int(np.argmin(estimates))
+        temperatures.append(float(grid[best]))
+        errors.append(float(estimates[best]))
         with np.errstate(over="ignore"):
             for start in range(0, len(column), _CHUNK):
                 part = slice(start, start + _CHUNK)

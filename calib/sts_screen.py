@@ -37,6 +37,7 @@ _PASS = 1 << 15  # rows whose cells are computed at once; temporaries stay in ca
 _SURVIVAL_MARGIN = 1e-6  # fp32 cell indices are off by at most 2e-7 of survival …
 _SQUASH_MARGIN = 2e-6  # … and 5e-7 of the squashed logit
 _PROBABILITY_MARGIN = 1e-6  # covers the clamp at 1e-8 and fp32 probabilities
+_LIKELY = 4  # best coarse estimates that are worth a fine one
 _LARGEST_SCALE = 1e30  # beyond this, scale + |z| could overflow fp32; below, it rounds to |z|
 
 
@@ -67,11 +68,7 @@ class ScreenLevel:
             [B + 1] estimated C_e, [B + 1] how far cells across edge e may shift it (0 at both
             ends), and the error of all cells' sums together.
         """
-        low_factor, high_factor = (
-            _sigmoid(edges / temperature) for edges in (self.logit_low, self.logit_high)
-        )
-        low = self.survival_low * low_factor[self.logit_cell] - _PROBABILITY_MARGIN
-        high = self.survival_high * high_factor[self.logit_cell] + _PROBABILITY_MARGIN
+        low, high = self._edges(temperature)
         middle = 0.5 * (low + high)
         rows = self.accepted + self.rejected
         residual = np.bincount(_bins(middle, n_bins), rows * middle - self.accepted, n_bins)
@@ -87,6 +84,22 @@ class ScreenLevel:
         slack[-1] = 0.0
         cumulative = np.concatenate([[0.0], np.cumsum(residual)])
         return cumulative, slack, 0.5 * float(np.dot(rows, high - low))
+
+    def estimated_error(self, temperature: float, n_bins: int) -> float:
+        """Estimated N·ECE, at half the cost of :meth:`cell_sums`."""
+        low, high = self._edges(temperature)
+        middle = 0.5 * (low + high)
+        rows = self.accepted + self.rejected
+        residual = np.bincount(_bins(middle, n_bins), rows * middle - self.accepted, n_bins)
+        return float(np.abs(residual).sum())
+
+    def _edges(self, temperature: float) -> tuple[Floats, Floats]:
+        """[M] smallest and largest p of each cell."""
+        low, high = (_sigmoid(edges / temperature) for edges in (self.logit_low, self.logit_high))
+        return (
+            self.survival_low * low[self.logit_cell] - _PROBABILITY_MARGIN,
+            self.survival_high * high[self.logit_cell] + _PROBABILITY_MARGIN,
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -186,6 +199,21 @@ class SurvivalScreen:
         estimate = np.abs(np.diff(cumulative, axis=1)).sum(axis=1)
         bound = _best_grouping(cumulative, slack) - error
         return bound / self._rows, estimate / self._rows
+
+    def estimates(self, temperatures: NDArray[np.floating]) -> Floats:
+        """[len(temperatures)] estimated ECE, the likeliest few from the finest cells."""
+        return self.sharpen(temperatures, self._estimates(temperatures, self.levels[0]))
+
+    def sharpen(self, temperatures: NDArray[np.floating], estimates: Floats) -> Floats:
+        """The estimates with the smallest few replaced by those of the finest cells."""
+        likely = np.argsort(estimates, kind="stable")[:_LIKELY]
+        sharpened = estimates.copy()
+        sharpened[likely] = self._estimates(temperatures[likely], self.levels[-1])
+        return sharpened
+
+    def _estimates(self, temperatures: NDArray[np.floating], level: ScreenLevel) -> Floats:
+        errors = [level.estimated_error(float(t), self._n_bins) for t in temperatures]
+        return np.array(errors) / self._rows
 
 
 def _best_grouping(cumulative: Floats, slack: Floats) -> Floats:

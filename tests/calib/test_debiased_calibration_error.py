@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calib.bin_sums import BinSums
 from calib.clusters import BinMoments
 from calib.debiased_calibration_error import (
     DebiasedError,
@@ -168,3 +169,19 @@ def test_ignoring_clusters_loses_coverage() -> None:
     options = {"cluster_size": 20, "correlation": 0.5, "shift": -0.3}
     assert _coverage(3000, 24, clustered=False, **options) < 0.75
     assert _coverage(3000, 24, clustered=True, **options) > 0.93
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("temperature", [1.0, 1.6])
+def test_coverage_with_weights(temperature: float) -> None:
+    """Weights that know nothing of the labels leave the truth and cost rows."""
+    truth, rng, covered = true_l2_error(temperature, 0.0), np.random.default_rng(25), []
+    for _ in range(SEEDS):
+        sample = draw(rng, 1000, temperature=temperature)
+        sums = BinSums.weighted(
+            bin_index(sample.p), sample.p, sample.y, rng.exponential(size=1000), 15
+        )
+        error = debiased_calibration_error(BinMoments.of_independent_rows(sums))
+        assert error is not None
+        covered.append(error.low <= truth <= error.high)
+    assert 0.92 <= np.mean(covered) <= 1.0

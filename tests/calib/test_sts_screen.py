@@ -67,7 +67,7 @@ def test_no_screen_for_few_rows_or_logits_it_cannot_place() -> None:
 
 
 @pytest.mark.property
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     st.integers(1, 300),
     st.integers(0, 2**32 - 1),

@@ -49,7 +49,7 @@ _COIN = float(np.sum(_WEIGHTS * expit(0.8 + _NODES) * expit(-0.8 - _NODES)) / np
 
 def leak_for(partial: float) -> float:
     """Coefficient that gives this partial correlation: r = λσ / √(λ²σ² + 1)."""
-    return partial / np.sqrt(_COIN * (1.0 - partial**2))
+    return float(partial / np.sqrt(_COIN * (1.0 - partial**2)))
 
 
 @pytest.mark.parametrize("partial", [0.0, 0.18, -0.18])

@@ -95,7 +95,7 @@ def test_long_prompts_are_left_out() -> None:
 def test_first_tokens_follow_the_target() -> None:
     target = tiny_target(vocab_size=9, sharpness=1.5)
     plan = ResponsePlan(temperatures=(0.7,), max_new_tokens=1, slots=64, seed=1)
-    count = 4000
+    count = 1500
     numbered = [(i, Prompt("ab", "chat", "t")) for i in range(count)]
     firsts = [int(r.tokens[-1]) for _, r in ResponseSampler(target, plan).run(numbered)]
     logits = plain_logits(target, target.encode_chat("ab"))[-1] / 0.7

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,6 +212,58 @@ def test_one_class_reports_but_publishes_nothing(
     text = (tmp_path / "out" / "report.json").read_text()
     assert "NaN" not in text
     assert json.loads(text)["calibration"]["status"] == "insufficient"
+
+
+OPTIMISED = """
+import json, sys
+from typer.testing import CliRunner
+from api.cli import app
+
+found = {}
+for path in sys.argv[1:]:
+    words = ["fit", path, "--out", "out", "--no-references", "--minimum-rows", "100"]
+    result = CliRunner().invoke(app, [*words, "--gamma", "3"])
+    expected = result.exception is None or isinstance(result.exception, SystemExit)
+    found[path] = [result.exit_code, expected, result.stderr.strip().splitlines()[-1]]
+print(json.dumps([found, __debug__]))
+"""
+
+
+@pytest.mark.slow
+def test_bad_input_is_caught_without_asserts(
+    write: Write, write_raw: Write, tmp_path: Path
+) -> None:
+    """The same under ``python -O``, in one process for all files."""
+    columns = synthetic_columns(400, gamma=3)
+    probabilities = np.random.default_rng(0).random((400, 3))
+    made: dict[str, Callable[[], Path]] = {
+        "nan": lambda: write_raw("confidence_logits", lambda r: [[float("nan")] * 3, *r[1:]]),
+        "beyond": lambda: write_raw("accepted", lambda rows: [3] * len(rows)),
+        "gamma": lambda: write(gamma=4),
+        "probabilities": lambda: write(confidence_logits=probabilities),
+        "one_row": lambda: write(1),
+        "one_class": lambda: write(accepted=columns["verified"], soft_labels=None),
+    }
+    for name, make in made.items():
+        make().rename(tmp_path / name)
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "foreign").write_bytes(b"hello")
+    names = [*made, "empty", "foreign", "missing"]
+    answer = subprocess.run(
+        [sys.executable, "-O", "-c", OPTIMISED, *names],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found, debug = json.loads(answer.stdout)
+    assert debug is False
+    assert all(expected for _, expected, _ in found.values()), found
+    codes = {name: code for name, (code, _, _) in found.items()}
+    refused = {"probabilities", "one_row", "one_class"}
+    assert codes == {name: 1 if name in refused else 2 for name in names}
+    assert "confidence_logits" in found["nan"][2]
 
 
 def test_results_of_an_earlier_run_are_pointed_out(
