@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,11 @@ class DrafterRecipe:
         markov_rank: r.
         markov_head_type: vanilla, gated or rnn.
         target_layer_ids: context features; empty spreads five over the depth.
-        responses: how many to sample.
+        responses: how many to sample for the drafter.
+        confidence_responses: how many more to sample for the confidence head, to other prompts as
+            long as there are any. On text the drafter was trained on it is accepted more often
+            than elsewhere, and a head that learns there is overconfident; 0 leaves it at that.
+        confidence_steps: optimiser steps of the head on those.
         record_share: share of the prompts kept for recording, by hash.
         holdout_every: one response in so many only measures, never trains.
         seed: of the start of the weights.
@@ -54,6 +58,8 @@ class DrafterRecipe:
     markov_head_type: MarkovHeadType = "vanilla"
     target_layer_ids: tuple[int, ...] = ()
     responses: int = 512
+    confidence_responses: int = 0
+    confidence_steps: int = 400
     record_share: float = 0.25
     holdout_every: int = 24
     seed: int = 0
@@ -61,9 +67,13 @@ class DrafterRecipe:
     training: TrainingPlan = field(default_factory=TrainingPlan)
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "layers", "responses"):
+        for name in ("gamma", "layers", "responses", "confidence_steps"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(name, getattr(self, name), "give 1 or more")
+        if self.confidence_responses < 0:
+            raise ConfigurationError(
+                "confidence_responses", self.confidence_responses, "give 0 or more"
+            )
         if not 0.0 < self.record_share < 1.0:
             raise ConfigurationError("record_share", self.record_share, "give a share in (0, 1)")
         if self.holdout_every < 2:
@@ -107,26 +117,58 @@ def train_drafter(
     training = interleave_domains(select(prompts, "train", recipe.record_share))
     if not training:
         raise ConfigurationError("prompts", len(prompts), "no prompt falls to training; give more")
+    parts = _sampled_parts(target, training, folder, recipe, progress)
+    drafter = new_drafter(target, parts.drafter, recipe, progress)
+    trainer = DrafterTrainer(drafter, target.lm_head.weight, parts.drafter, recipe.training)
+    _run(trainer, folder / "checkpoint.pt", f"{len(parts.drafter)} responses", progress)
+    if parts.confidence:
+        plan = replace(recipe.training, steps=recipe.confidence_steps, confidence_only=True)
+        trainer = DrafterTrainer(drafter, target.lm_head.weight, parts.confidence, plan)
+        about = f"the confidence head on {len(parts.confidence)} further responses"
+        _run(trainer, folder / "confidence_checkpoint.pt", about, progress)
+    report = trainer.evaluate(parts.held_out or parts.drafter, batches=8)
+    save_drafter(drafter, folder / "drafter", extra=_provenance(target, recipe, report))
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Responses by what they are for."""
+
+    drafter: list[Response]
+    held_out: list[Response]
+    confidence: list[Response]
+
+
+def _sampled_parts(
+    target: HuggingFaceTarget,
+    training: Sequence[Prompt],
+    folder: Path,
+    recipe: DrafterRecipe,
+    progress: Progress,
+) -> _Parts:
+    total = recipe.responses + recipe.confidence_responses
     # A prompt may be answered more than once: later rounds meet another temperature.
-    rounds = -(-recipe.responses // len(training))
-    asked = (training * rounds)[: recipe.responses]
+    asked = (list(training) * (-(-total // len(training))))[:total]
     store = ResponseStore(folder / "responses")
-    progress.stage(f"sampling {recipe.responses} responses of {target.name}")
+    progress.stage(f"sampling {total} responses of {target.name}")
     sample_responses(target, asked, recipe.sampling, store, progress=progress.responses)
-    rows = store.load()
-    held = [r for n, r in sorted(rows.items()) if _held_out(n, recipe)]
-    used = [r for n, r in sorted(rows.items()) if not _held_out(n, recipe)]
-    drafter = new_drafter(target, used, recipe, progress)
-    trainer = DrafterTrainer(drafter, target.lm_head.weight, used, recipe.training)
-    checkpoint = folder / "checkpoint.pt"
+    rows = [(n, row) for n, row in sorted(store.load().items()) if n < total]
+    first = [(number, row) for number, row in rows if number < recipe.responses]
+    return _Parts(
+        drafter=[row for number, row in first if not _held_out(number, recipe)],
+        held_out=[row for number, row in first if _held_out(number, recipe)],
+        confidence=[row for number, row in rows if number >= recipe.responses],
+    )
+
+
+def _run(trainer: DrafterTrainer, checkpoint: Path, about: str, progress: Progress) -> None:
+    """Train to the end of the plan, from the checkpoint where there is one."""
     if checkpoint.exists():
         trainer.resume(checkpoint)
         progress.stage(f"resumed at step {trainer.step}")
-    progress.stage(f"training {recipe.training.steps} steps on {len(used)} responses")
+    progress.stage(f"training {trainer.plan.steps} steps: {about}")
     trainer.run(progress.step, checkpoint)
-    report = trainer.evaluate(held or used, batches=8)
-    save_drafter(drafter, folder / "drafter", extra=_provenance(target, recipe, report))
-    return report
 
 
 def train_confidence_head(

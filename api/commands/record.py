@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from api.boundary import exit_codes
+from api.commands.number_list import number_list
 from api.commands.prompt_options import PromptFiles, read_prompt_options
 
 
@@ -41,7 +42,7 @@ def record(
 
         plan = RecordingPlan(
             blocks=blocks,
-            temperatures=_temperatures(temperatures),
+            temperatures=number_list(float, "temperatures", temperatures, "1.0,0.6,0"),
             max_new_tokens=max_new_tokens,
             slots=slots,
             engine=engine,
@@ -57,14 +58,3 @@ def record(
             rows = recorder.run(texts, lambda done, total: display.count("blocks", done, total))
         write_parquet(rows, out, compact=True)
         typer.echo(f"{len(rows)} rows: {out}")
-
-
-def _temperatures(text: str) -> tuple[float, ...]:
-    from calib.errors import ConfigurationError
-
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise ConfigurationError(
-            "temperatures", text, "give numbers with commas between, as 1.0,0.6,0"
-        ) from error

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from api.boundary import exit_codes
+from api.commands.number_list import number_list
 from api.commands.prompt_options import PromptFiles, read_prompt_options
 
 
@@ -25,7 +26,13 @@ def train(
     target_layers: Annotated[
         str, typer.Option(help="Target layers the drafter reads, as 8,16,22; empty spreads five.")
     ] = "",
-    responses: Annotated[int, typer.Option(help="Responses to sample.")] = 512,
+    responses: Annotated[int, typer.Option(help="Responses to train the drafter on.")] = 512,
+    confidence_responses: Annotated[
+        int, typer.Option(help="Further responses, for the confidence head alone; 0 is none.")
+    ] = 0,
+    confidence_steps: Annotated[
+        int, typer.Option(help="Optimiser steps of the confidence head on those.")
+    ] = 400,
     max_new_tokens: Annotated[int, typer.Option(help="Longest response.")] = 128,
     steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 2000,
     sequences: Annotated[int, typer.Option(help="Sequences a step.")] = 4,
@@ -55,8 +62,10 @@ def train(
             draft_vocab_size=draft_vocab_size,
             markov_rank=markov_rank,
             markov_head_type=markov_head_type,  # type: ignore[arg-type]
-            target_layer_ids=_layer_ids(target_layers),
+            target_layer_ids=number_list(int, "target_layers", target_layers, "8,16,22"),
             responses=responses,
+            confidence_responses=confidence_responses,
+            confidence_steps=confidence_steps,
             record_share=record_share,
             seed=seed,
             sampling=ResponsePlan(
@@ -84,14 +93,3 @@ def train(
             f"{report.soft_labels[-1]:.3f} at position {gamma}; accepted length {accepted:.2f}."
         )
         typer.echo(f"Drafter: {out / 'drafter'}")
-
-
-def _layer_ids(text: str) -> tuple[int, ...]:
-    from calib.errors import ConfigurationError
-
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise ConfigurationError(
-            "target_layers", text, "give layer numbers with commas between, as 8,16,22"
-        ) from error

@@ -113,3 +113,32 @@ def test_no_training_prompt_is_refused(target: HuggingFaceTarget, tmp_path: Path
 def test_options_out_of_range_are_named(field: str, value: float) -> None:
     with pytest.raises(ConfigurationError, match=field):
         replace(RECIPE, **{field: value})
+
+
+def test_the_confidence_head_learns_on_responses_of_its_own(
+    target: HuggingFaceTarget, tmp_path: Path
+) -> None:
+    plain = tmp_path / "plain"
+    train_drafter(target, _prompts(), plain, RECIPE, Progress())
+    stages: list[str] = []
+    recipe = replace(RECIPE, responses=6, confidence_responses=4, confidence_steps=3)
+    train_drafter(target, _prompts(), tmp_path, recipe, Progress(stage=stages.append))
+    assert "training 4 steps: 5 responses" in stages  # the sixth is held out
+    assert "training 3 steps: the confidence head on 4 further responses" in stages
+    before = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["drafter"]
+    after = load_drafter(tmp_path / "drafter", target).state_dict()
+    moved = {n for n, v in after.items() if not torch.equal(v, _rounded(before[n]))}
+    assert moved
+    assert all(name.startswith("confidence_head.") for name in moved)
+
+
+def _rounded(value: torch.Tensor) -> torch.Tensor:
+    return value.bfloat16().float() if value.is_floating_point() else value
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("confidence_responses", -1), ("confidence_steps", 0)]
+)
+def test_options_of_the_confidence_part_are_named(field: str, value: int) -> None:
+    with pytest.raises(ConfigurationError, match=field):
+        replace(RECIPE, **{field: value})
