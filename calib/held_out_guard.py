@@ -34,33 +34,48 @@ def improves_held_out(
     after: float,
     *,
     margin: float = 0.0,
+    log_losses: tuple[float, float] | None = None,
     measure: str = "held-out calibration error",
 ) -> HeldOutVerdict:
     """Whether the new version has a smaller error than the old one on the same held-out rows.
 
     What the fit reports about its own rows plays no part: on few rows it improves there and gets
-    worse elsewhere. Equal errors keep the old version. A refusal is logged.
+    worse elsewhere. Equal errors keep the old version, and so does a log loss that rises: a binned
+    error can fall while forecasts get worse, because sharp nonsense averages out within a bin. A
+    refusal is logged.
 
     Args:
         before: error of the version in use, >= 0.
         after: error of the new version on the same rows, >= 0.
         margin: improvement below which the old version stays, >= 0.
+        log_losses: mean log loss of the old and of the new version on the same rows, in nats;
+            None looks at the error alone.
         measure: what the errors are, for the reason.
 
     Raises:
-        InvalidInputError: for an error or a margin that is negative or not finite.
+        InvalidInputError: for an error, a margin or a log loss that is negative or not finite.
 
     Examples:
         >>> verdict = improves_held_out(0.05, 0.08)
         >>> verdict.replace, verdict.refusal
         (False, <Refusal.NOT_BETTER: 'not_better'>)
     """
-    for name, value in (("before", before), ("after", after), ("margin", margin)):
+    given = [("before", before), ("after", after), ("margin", margin)]
+    given += [("log_losses", value) for value in log_losses or ()]
+    for name, value in given:
         if not (math.isfinite(value) and value >= 0.0):
             raise InvalidInputError(name, value, "give a finite number >= 0")
-    if before - after > margin:
+    better = before - after > margin
+    if better and (log_losses is None or log_losses[1] <= log_losses[0]):
         return HeldOutVerdict(True, None, f"{measure} falls from {before:.4g} to {after:.4g}")
-    needed = f"; more than {margin:.4g} is needed" if margin else ""
-    reason = f"{measure} goes from {before:.4g} to {after:.4g}{needed}: the old version stays"
+    if better and log_losses is not None:
+        why = (
+            f"{measure} falls from {before:.4g} to {after:.4g}, but the mean log loss rises from "
+            f"{log_losses[0]:.4g} to {log_losses[1]:.4g} nats"
+        )
+    else:
+        needed = f"; more than {margin:.4g} is needed" if margin else ""
+        why = f"{measure} goes from {before:.4g} to {after:.4g}{needed}"
+    reason = f"{why}: the old version stays"
     _log.warning("refused (%s): %s", Refusal.NOT_BETTER, reason)
     return HeldOutVerdict(False, Refusal.NOT_BETTER, reason)

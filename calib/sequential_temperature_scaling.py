@@ -62,9 +62,12 @@ class SequentialTemperatureScaling(TemperatureEstimator):
     :meth:`calibration` from publishing it. The result is the same to the last bit for any order of
     the rows.
 
-    In ``mode="parity"`` the numbers are those of SGLang's fitter (:mod:`calib.sts_parity`);
-    positions are given statuses, and :meth:`calibration` publishes only what precedes the first
-    position that is not ok, because later numbers rest on it.
+    In ``mode="parity"`` the numbers are those of SGLang's fitter (:mod:`calib.sts_parity`), and
+    positions are given statuses.
+
+    In both modes :meth:`calibration` publishes only what precedes the first position that is not
+    ok. Every later number was chosen to mend the product up to there, whose gap no temperature
+    closed: it bends its own position to hide an earlier one's fault.
 
     Args:
         mode: ``"default"`` or ``"parity"``.
@@ -300,7 +303,7 @@ class SequentialTemperatureScaling(TemperatureEstimator):
 
     def _published(self) -> list[bool]:
         published = super()._published()
-        if self.mode == "parity" and False in published:
+        if False in published:
             first = published.index(False)
             published[first:] = [False] * (len(published) - first)
         return published

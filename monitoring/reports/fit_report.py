@@ -289,9 +289,15 @@ def _estimator(options: FitOptions) -> SequentialTemperatureScaling | Conditiona
 
 
 def _verdict(evaluation: EvaluationReport) -> HeldOutVerdict | None:
-    """Compare mean survival ECE; None where the calibration is identity or nothing was measured."""
-    before = evaluation.overall.raw.report.survival.mean.ece
-    after = evaluation.overall.calibrated.report.survival.mean.ece
-    if before is None or after is None or evaluation.overall.raw is evaluation.overall.calibrated:
+    """Compare survival means; None where the calibration is identity or nothing was measured."""
+    if evaluation.overall.raw is evaluation.overall.calibrated:
         return None
-    return improves_held_out(before, after, measure="held-out mean survival ECE")
+    before = evaluation.overall.raw.report.survival.mean
+    after = evaluation.overall.calibrated.report.survival.mean
+    if before.ece is None or after.ece is None:
+        return None
+    losses = None
+    if before.log_loss is not None and after.log_loss is not None:
+        losses = (before.log_loss, after.log_loss)
+    measure = "held-out mean survival ECE"
+    return improves_held_out(before.ece, after.ece, log_losses=losses, measure=measure)

@@ -47,6 +47,18 @@ def test_equal_or_within_the_margin_is_not_better(after: float, replace: bool) -
     assert improves_held_out(0.05, after, margin=0.005).replace is replace
 
 
+@pytest.mark.parametrize(("after", "replace"), [(0.2322, False), (0.2314, True), (0.2, True)])
+def test_a_log_loss_that_rises_keeps_the_old_version(after: float, replace: bool) -> None:
+    verdict = improves_held_out(0.071, 0.069, log_losses=(0.2314, after))
+    assert verdict.replace is replace
+    assert ("rises from 0.2314 to 0.2322 nats" in verdict.reason) is not replace
+
+
+def test_a_wrong_log_loss_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="log_losses"):
+        improves_held_out(0.2, 0.1, log_losses=(0.3, float("nan")))
+
+
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf"), np.nan])
 def test_wrong_errors_are_named(bad: float) -> None:
     with pytest.raises(InvalidInputError, match="after"):

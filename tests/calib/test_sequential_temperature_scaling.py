@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -206,13 +206,23 @@ def test_parity_mode_keeps_only_fully_verified_rows() -> None:
     assert caught.value.status == Refusal.NO_ROWS
 
 
-def test_parity_mode_publishes_nothing_after_a_position_that_is_not_ok() -> None:
+@pytest.mark.parametrize(
+    ("mode", "status", "number"),
+    [
+        ("default", PositionStatus.TEMPERATURE_CANNOT_FIT, 1.0),
+        ("parity", PositionStatus.AT_BOUND, 10.0),  # the number of SGLang's fitter is still there
+    ],
+)
+def test_nothing_is_published_after_a_position_that_is_not_ok(
+    mode: Literal["default", "parity"], status: PositionStatus, number: float
+) -> None:
     rng = np.random.default_rng(9)
-    z = np.stack([np.full(2000, 1.5), rng.normal(1.0, 2.0, 2000)], axis=1)
+    z = np.stack([np.full(2000, 1.5), rng.normal(-2.0, 0.5, 2000)], axis=1)
     accepted = np.where(rng.random(2000) < 0.3, 1 + (rng.random(2000) < 0.6), 0)
-    fitted = SequentialTemperatureScaling(mode="parity").fit(z, accepted)
-    assert fitted.position_statuses_[0] is PositionStatus.AT_BOUND
-    assert fitted.temperatures_[0] == 10.0  # the number of SGLang's fitter is still there
+    fitted = SequentialTemperatureScaling(mode=mode, minimum_rows=100).fit(z, accepted)
+    assert fitted.position_statuses_[0] is status
+    assert fitted.temperatures_[0] == number
+    assert fitted.temperatures_[1] != 1.0  # it mends position 1 at the expense of its own
     published = fitted.calibration()
     assert published.temperatures == (1.0, 1.0)
 
