@@ -60,8 +60,8 @@ format: test-environment ## mend what ruff can mend
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-bench: test-environment ## every benchmarks/*.py
-	@for file in $(wildcard benchmarks/*.py); do \
+bench: test-environment ## every benchmarks/bench_*.py
+	@for file in $(wildcard benchmarks/bench_*.py); do \
 		echo "== $$file" && $(VENV)/bin/python $$file || exit 1; done
 
 clean: ## caches, builds and the demo's output

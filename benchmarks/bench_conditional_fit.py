@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from benchmarks.sts_fit import extra_megabytes, machine_facts, measure, sglang_method
+from benchmarks.measurement import extra_megabytes, machine_facts, measure, sglang_method
 from calib.calibration import Calibration
 from calib.conditional_likelihood import ConditionalLikelihood
 from calib.logit_sketch import LogitSketch

@@ -1,6 +1,6 @@
 """Cost of temperature fits, side by side in one process: SGLang's fitter and ours.
 
-    python benchmarks/sts_fit.py [--rows 10000 100000 1000000] [--repeats 3] [--out result.json]
+    python benchmarks/bench_sts_fit.py [--rows 10000 1000000] [--repeats 3] [--out result.json]
 
 Single-threaded CPU seconds (``time.process_time``): wall time on a shared machine says little.
 Each repeat runs every method once, so all see the same load; the smallest of the repeats counts.
@@ -14,12 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from benchmarks.measurement import Method, extra_megabytes, machine_facts, measure, sglang_method
 from calib.conditional_temperature import ConditionalTemperature
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from calib.sts_parity import fit_sts_parity
 from tests.calib.blocks import Blocks, simulate
 from tests.calib.sglang_fitter import sglang_fitter
-
-Method = Callable[[Blocks], list[float]]  # rows in, temperatures out
 
 
 def parity(blocks: Blocks) -> list[float]:
@@ -54,47 +50,6 @@ def default_search(blocks: Blocks) -> list[float]:
 def conditional_likelihood(blocks: Blocks) -> list[float]:
     fitted = ConditionalTemperature().fit(blocks.logits, blocks.accepted)
     return [float(t) for t in fitted.temperatures_]
-
-
-def sglang_method(fitter: Any) -> Method:
-    import torch
-
-    torch.set_num_threads(1)
-
-    def fit(blocks: Blocks) -> list[float]:
-        result = fitter.fit_sts_temperatures(
-            logits=torch.from_numpy(blocks.logits),
-            prefix_mask=torch.from_numpy(blocks.prefix_mask),
-            grid=fitter.default_temperature_grid(),
-        )
-        return [float(t) for t in result["temperatures"]]
-
-    return fit
-
-
-def resident_bytes(field: str) -> int | None:
-    """``VmRSS`` or ``VmHWM`` of this process."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
-    except (OSError, StopIteration):
-        return None
-
-
-def measure(method: Method, blocks: Blocks) -> tuple[float, list[float]]:
-    start = time.process_time()
-    temperatures = method(blocks)
-    return time.process_time() - start, temperatures
-
-
-def extra_megabytes(method: Method, blocks: Blocks) -> float | None:
-    """Growth of the resident set at its peak; meaningful once in the life of a process."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets VmHWM
-    before = resident_bytes("VmRSS")
-    method(blocks)
-    peak = resident_bytes("VmHWM")
-    return None if before is None or peak is None else round(max(0, peak - before) / 1e6, 1)
 
 
 def memory_in_fresh_process(name: str, rows: int, gamma: int) -> float | None:
@@ -138,26 +93,6 @@ def add_ratios(methods: dict[str, Any]) -> None:
         entry["largest_grid_steps_off"] = round(float(off.max()), 2)
 
 
-def machine_facts() -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "system": f"{platform.system()} {platform.machine()}",
-        "processors": os.cpu_count(),
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-    if "torch" in sys.modules:
-        facts["torch"] = sys.modules["torch"].__version__
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        facts["processor"] = next(
-            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        facts["processor"] = platform.processor()
-    return facts
-
-
 def show(result: dict[str, Any]) -> None:
     print(f"\n{result['rows']} rows, gamma {result['gamma']}")
     for name, entry in result["methods"].items():
@@ -197,7 +132,7 @@ def main() -> None:
             results.append(compare(methods, rows, arguments.gamma, arguments.repeats))
             show(results[-1])
     if arguments.out:
-        document = {"benchmark": "sts_fit", "machine": machine_facts(), "results": results}
+        document = {"benchmark": "bench_sts_fit", "machine": machine_facts(), "results": results}
         arguments.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
