@@ -1,0 +1,201 @@
+"""What was served, when, byte for byte: a counter per drafter that only grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, func, insert, select
+
+from monitoring.store import audit, events, tables
+from monitoring.store.database import current_time
+from monitoring.store.drafter_rows import Drafter, DrafterState, change, lock, state_of
+from monitoring.store.errors import NotFoundError
+from monitoring.store.fields import checked_text, clamped
+from monitoring.store.revisions import Revision, get_revision
+
+__all__ = [
+    "CHANNEL",
+    "DocumentOf",
+    "Publication",
+    "current_publication",
+    "get_publication",
+    "publication_numbers",
+    "publish",
+]
+
+CHANNEL: Final = "dspark_calib_publications"
+"""PostgreSQL channel that carries the names of drafters with a new publication."""
+
+DocumentOf = Callable[[int, Revision, Drafter, float], bytes]
+"""Makes the served bytes from publication number, revision, drafter and time of publication."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """One publication: the revision that was made champion and the bytes that are served for it.
+
+    Attributes:
+        drafter: name of the drafter.
+        number: grows by one with every publication, rollbacks included.
+        revision: number of the revision.
+        published_at: seconds since the epoch.
+        valid_until: when clients should call it stale, or None.
+        document: canonical JSON for the full block size, pooled.
+    """
+
+    drafter: str
+    number: int
+    revision: int
+    published_at: float
+    valid_until: float | None
+    document: bytes
+
+
+def publish(
+    connection: Connection,
+    drafter: str,
+    revision: int,
+    *,
+    expected_version: int | None,
+    actor: str,
+    reason: str,
+    document: DocumentOf,
+    request_id: str | None = None,
+    valid_for_seconds: float | None = None,
+) -> Publication:
+    """Make a revision the champion; a rollback is the publication of ``previous``.
+
+    The old champion becomes ``previous``; a promoted challenger is challenger no more. Counter,
+    aliases, stored bytes, audit row and event are one transaction.
+
+    Args:
+        connection: a write transaction.
+        drafter: name of the drafter.
+        revision: number of the revision.
+        expected_version: the drafter's version the caller decided on; None for any.
+        actor: who asks.
+        reason: why, for the audit row.
+        document: makes the served bytes; called once, inside the transaction.
+        request_id: request that asked for it.
+        valid_for_seconds: how long clients may call it fresh; None without end. ``document`` has
+            to use the same.
+
+    Raises:
+        NotFoundError: no such drafter or revision.
+        PreconditionFailedError: the drafter has another version than expected.
+    """
+    state = lock(connection, drafter, expected_version)
+    chosen = get_revision(connection, drafter, revision)
+    published = append(
+        connection,
+        state,
+        chosen,
+        actor=actor,
+        reason=reason,
+        document=document,
+        valid_for_seconds=valid_for_seconds,
+    )
+    details = {
+        "publication": published.number,
+        "revision": revision,
+        "replaced": state.aliases.champion,
+        "reason": reason,
+    }
+    audit.record(connection, actor, "publish", drafter, details, request_id)
+    events.open_event(
+        connection,
+        "publication",
+        "info",
+        f"Revision {revision} of {drafter} is served as publication {published.number}",
+        drafter=drafter,
+        details=details,
+    )
+    return published
+
+
+def current_publication(connection: Connection, drafter: str) -> Publication:
+    """The newest publication.
+
+    Raises:
+        NotFoundError: no such drafter.
+    """
+    return get_publication(connection, drafter, state_of(connection, drafter).publication)
+
+
+def get_publication(connection: Connection, drafter: str, number: int) -> Publication:
+    """The publication with this number.
+
+    Raises:
+        NotFoundError: no such drafter or publication.
+    """
+    state_of(connection, drafter)
+    columns = tables.publications.c
+    query = select(tables.publications).where(
+        columns.drafter == drafter, columns.number == clamped(number)
+    )
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFoundError("publication", f"{drafter}/{number}")
+    return _read(row)
+
+
+def publication_numbers(connection: Connection) -> dict[str, int]:
+    """The newest publication number of every drafter; reads nothing else."""
+    columns = tables.drafters.c
+    rows = connection.execute(select(columns.name, columns.publication))
+    return {row.name: row.publication for row in rows}
+
+
+def append(
+    connection: Connection,
+    state: DrafterState,
+    revision: Revision,
+    *,
+    actor: str,
+    reason: str,
+    document: DocumentOf,
+    valid_for_seconds: float | None = None,
+) -> Publication:
+    """The next publication of a locked drafter, without audit row and event."""
+    number = state.publication + 1
+    changed = change(connection, state, publication=number, **_moved(state, revision.number))
+    published_at = current_time(connection)
+    until = None if valid_for_seconds is None else published_at + valid_for_seconds
+    body = document(number, revision, changed.drafter, published_at)
+    values = {
+        "drafter": state.drafter.name,
+        "number": number,
+        "revision": revision.number,
+        "published_at": published_at,
+        "valid_until": until,
+        "published_by": checked_text("actor", actor),
+        "reason": checked_text("reason", reason),
+        "document": body,
+    }
+    connection.execute(insert(tables.publications).values(values))
+    if connection.dialect.name == "postgresql":  # delivered when the transaction commits
+        connection.execute(select(func.pg_notify(CHANNEL, state.drafter.name)))
+    return get_publication(connection, state.drafter.name, number)
+
+
+def _moved(state: DrafterState, revision: int) -> dict[str, int | None]:
+    before = state.aliases
+    again = revision == before.champion  # published once more: nothing to roll back to changes
+    return {
+        "champion": revision,
+        "challenger": None if before.challenger == revision else before.challenger,
+        "previous": before.previous if again else before.champion,
+    }
+
+
+def _read(row: Row[Any]) -> Publication:
+    return Publication(
+        drafter=row.drafter,
+        number=row.number,
+        revision=row.revision,
+        published_at=row.published_at,
+        valid_until=row.valid_until,
+        document=bytes(row.document),
+    )
