@@ -10,10 +10,12 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["COMMANDS", "app", "main"]
+__all__ = ["COMMANDS", "GROUPS", "app", "main"]
 
 # In the order of --help. A command is the function of its name in the module of its name.
-COMMANDS = ("demo", "fit", "report", "train", "record")
+COMMANDS = ("demo", "fit", "report", "serve", "promote", "rollback", "train", "record")
+# Commands of commands: the Typer application of its name in the module of its name.
+GROUPS = ("token",)
 
 app = typer.Typer(
     name="dspark-calib",
@@ -60,6 +62,8 @@ def _register() -> None:
         # Training and recording may be left out of an installation.
         if find_spec(f"api.commands.{name}") is not None:
             app.command(name)(getattr(import_module(f"api.commands.{name}"), name))
+    for name in GROUPS:
+        app.add_typer(getattr(import_module(f"api.commands.{name}"), name), name=name)
 
 
 _register()

@@ -49,7 +49,8 @@ def serve(
         typer.Option(help="api, worker, or all: the API with a worker process beside it."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="TOML file with settings; DSPARK_CALIB_CONFIG names one too.")
+        Path | None,
+        typer.Option(help="TOML file with settings; DSPARK_CALIB_CONFIG names one too."),
     ] = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on; other than loopback needs tokens.")
@@ -98,7 +99,7 @@ def serve(
             "host": host,
             "port": port,
             "database_url": _database_url(database_url, data, demo=demo),
-            "log_level": log_level or (LogLevel.WARNING if demo else None),
+            "log_level": log_level or (LogLevel.ERROR if demo else None),
             "log_format": log_format,
             "retention_days": retention_days,
             "recalibration_rows": recalibration_rows,
@@ -117,7 +118,7 @@ def _run(settings: Settings, *, demo: bool, exit_after: bool) -> int:
     from calib.errors import ConfigurationError
 
     if exit_after and not demo:
-        raise ConfigurationError("--exit", True, "is for --demo: a service runs until it is stopped")
+        raise ConfigurationError("--exit", True, "is for --demo: a service runs until stopped")
     if demo and settings.role != "all":
         raise ConfigurationError("role", settings.role, "the demo needs API and worker: role all")
     if demo and not settings.is_loopback:

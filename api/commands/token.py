@@ -64,7 +64,9 @@ def create(
         from monitoring.store.tokens import create_token
 
         scopes = [one.value for one in scope]
-        expires_at = None if expires_days is None else database.clock() + expires_days * _DAY_SECONDS
+        expires_at = (
+            None if expires_days is None else database.clock() + expires_days * _DAY_SECONDS
+        )
         made, secret = database.run(
             lambda connection: create_token(connection, name, scopes, expires_at=expires_at)
         )
@@ -80,9 +82,7 @@ def create(
 
 
 @token.command(name="list")
-def list_(
-    database_url: DatabaseUrl = None, config: Config = None, as_json: AsJson = False
-) -> None:
+def list_(database_url: DatabaseUrl = None, config: Config = None, as_json: AsJson = False) -> None:
     """Every token ever made, without secrets."""
     with exit_codes(), _database(database_url, config) as database:
         from monitoring.store.tokens import list_tokens

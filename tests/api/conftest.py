@@ -1,13 +1,15 @@
-"""Telemetry files shared by the command tests."""
+"""Telemetry files for the commands, and the service for its calls."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from calib.formats.arrow import write_parquet
+from tests.support.service import Service, empty_database, running_service
 from tests.support.telemetry import synthetic_records
 
 
@@ -23,3 +25,10 @@ def telemetry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("telemetry") / "telemetry.parquet"
     write_parquet(synthetic_records(5000, gamma=4, prompts=200), path)
     return path
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A service on an empty database, without tokens."""
+    with running_service(empty_database(tmp_path)) as started:
+        yield started

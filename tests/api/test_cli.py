@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from api.cli import COMMANDS, app
+from api.cli import COMMANDS, GROUPS, app
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,10 +32,11 @@ def test_help_lists_every_command(runner: CliRunner) -> None:
     assert result.exit_code == 0
     for name in COMMANDS:
         assert (name in result.stdout) == (find_spec(f"api.commands.{name}") is not None)
-    assert {"demo", "fit", "report"} <= set(COMMANDS)
+    assert {"demo", "fit", "report", "serve", "promote", "rollback"} <= set(COMMANDS)
+    assert all(name in result.stdout for name in GROUPS)
 
 
-@pytest.mark.parametrize("name", ["demo", "fit", "report"])
+@pytest.mark.parametrize("name", ["demo", "fit", "report", "serve", "promote", "rollback"])
 def test_every_option_is_described(runner: CliRunner, name: str) -> None:
     from typer.main import get_command
 
@@ -44,6 +45,17 @@ def test_every_option_is_described(runner: CliRunner, name: str) -> None:
     for parameter in command.params:
         assert getattr(parameter, "help", None), f"{name} {parameter.name} has no help"
     assert runner.invoke(app, [name, "--help"]).exit_code == 0
+
+
+def test_every_option_of_a_group_is_described(runner: CliRunner) -> None:
+    from typer.main import get_command
+
+    group = get_command(app).commands["token"]  # type: ignore[attr-defined]
+    assert set(group.commands) == {"create", "list", "revoke"}
+    for name, command in group.commands.items():
+        assert command.help
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), f"token {name} {parameter.name} has no help"
 
 
 def test_version(runner: CliRunner) -> None:
@@ -60,7 +72,18 @@ def test_unknown_command_and_option_are_bad_input(runner: CliRunner) -> None:
 
 
 def test_help_loads_none_of_the_heavy_libraries() -> None:
-    heavy = ("matplotlib", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "torch", "rich.table")
+    heavy = (
+        "fastapi",
+        "httpx",
+        "matplotlib",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "scipy",
+        "sklearn",
+        "torch",
+    )
+    heavy += ("rich.table", "sqlalchemy")
     script = (
         f"import api.cli, json, sys; print(json.dumps(sorted(set({heavy!r}) & set(sys.modules))))"
     )

@@ -1,0 +1,30 @@
+"""The calls of the service, one module per subject, in the order in which paths are tried."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+from fastapi import APIRouter
+
+__all__ = ["ROUTE_MODULES", "routers"]
+
+ROUTE_MODULES = (
+    "telemetry",
+    "drafters",
+    "revisions",
+    "recalibrations",
+    "reports",
+    "engines",
+    "events",
+    "cost_tables",
+    "health",
+    "problem_pages",
+)
+"""Modules of this package with a ``router``; ``temperatures`` adds itself in front."""
+
+
+def routers() -> list[APIRouter]:
+    """The routers, loaded now."""
+    names = [f"{__name__}.{name}" for name in ROUTE_MODULES]
+    return [import_module(name).router for name in names if find_spec(name) is not None]

@@ -1,0 +1,174 @@
+"""What a recalibration can show for itself: errors before and after on rows it did not see."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from calib.canonical_json import round_significant
+from calib.held_out_guard import HeldOutVerdict, improves_held_out
+from calib.position_metrics import PositionMetrics
+from calib.statuses import Refusal
+from monitoring.held_out_rows import HeldOutRows
+from monitoring.reports.block_error import BlockError
+from monitoring.reports.evaluation_report import Judgement
+
+__all__ = ["HeldOutComparison", "code_versions"]
+
+_NEGLIGIBLE = 5e-4  # a difference of two errors that both print alike
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutComparison:
+    """The champion and a new fit, judged on the same rows that the fit did not see.
+
+    Attributes:
+        champion: revision number of the version in use.
+        before: its judgement.
+        after: the new fit's judgement; the same object where both serve the same numbers.
+        rows: the split.
+    """
+
+    champion: int
+    before: Judgement
+    after: Judgement
+    rows: HeldOutRows
+
+    @property
+    def verdict(self) -> HeldOutVerdict:
+        """Whether the new fit replaces the champion: less error, and no more log loss."""
+        if self.before is self.after:
+            reason = f"the fit serves the same numbers as revision {self.champion}"
+            return HeldOutVerdict(False, Refusal.NOT_BETTER, f"{reason}: nothing would change")
+        before, after = (side.report.survival.mean for side in (self.before, self.after))
+        if before.ece is None or after.ece is None:
+            reason = "no held-out row informs a survival: nothing was measured"
+            return HeldOutVerdict(False, Refusal.NOT_BETTER, reason)
+        losses = None
+        if before.log_loss is not None and after.log_loss is not None:
+            losses = (before.log_loss, after.log_loss)
+        measure = f"held-out mean survival ECE against revision {self.champion}"
+        return improves_held_out(before.ece, after.ece, log_losses=losses, measure=measure)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, six significant digits; nulls where nothing was measured."""
+        before, after = self.before.report.survival, self.after.report.survival
+        blocks = (self.before.block["survival"], self.after.block["survival"])
+        return {
+            "champion": self.champion,
+            "split": self.rows.to_dict(),
+            "survival_ece": {
+                "before": _rounded(before.mean.ece),
+                "after": _rounded(after.mean.ece),
+                "perfect": _rounded(after.mean.null_level),
+            },
+            "survival_log_loss": {
+                "before": _rounded(before.mean.log_loss),
+                "after": _rounded(after.mean.log_loss),
+            },
+            "block_error": {"before": _block(blocks[0]), "after": _block(blocks[1])},
+            "positions": [
+                _position(k + 1, *pair) for k, pair in enumerate(zip(before, after, strict=True))
+            ],
+        }
+
+    def sentences(self) -> Iterator[str]:
+        """What changed, for a person; a point is 1/100 of a probability."""
+        found = self.to_dict()
+        yield _split_sentence(found["split"])
+        error, block = found["survival_ece"], found["block_error"]
+        loss = found["survival_log_loss"]
+        if error["before"] is None or error["after"] is None:
+            yield "No held-out row informs a survival: nothing was measured."
+            return
+        perfect = f"a perfect model would show {_points(error['perfect'] or 0.0)} on these rows"
+        if self.before is self.after:
+            yield (
+                f"Mean survival error of what is served now, revision {self.champion}: "
+                f"{_points(error['before'])} points; {perfect}. The fit found no other numbers."
+            )
+            return
+        yield (
+            f"Mean survival error: {_points(error['before'])} points under revision "
+            f"{self.champion}, {_points(error['after'])} with the new numbers; {perfect}."
+        )
+        if block["before"]["value"] is not None and block["after"]["value"] is not None:
+            yield (
+                f"Over the whole block (debiased, with 95 % interval): {_interval(block['before'])}"
+                f" before, {_interval(block['after'])} after."
+            )
+        if loss["before"] is not None and loss["after"] is not None:
+            yield _loss_sentence(loss["before"], loss["after"])
+
+
+def code_versions() -> dict[str, str]:
+    """Versions of what decides a fit's numbers, by name."""
+    names = ("dspark-calib", "numpy", "scipy")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"  # run from a checkout that is not installed
+    return found
+
+
+def _position(position: int, before: PositionMetrics, after: PositionMetrics) -> dict[str, Any]:
+    return {
+        "position": position,
+        "rows": after.n,
+        "effective_rows": _rounded(after.effective_n),
+        "ece": {"before": _rounded(before.ece), "after": _rounded(after.ece)},
+        "debiased_error": {"before": _debiased(before), "after": _debiased(after)},
+        "log_loss": {"before": _rounded(before.log_loss), "after": _rounded(after.log_loss)},
+    }
+
+
+def _debiased(metrics: PositionMetrics) -> dict[str, float | None]:
+    return {
+        "value": _rounded(metrics.debiased_ece),
+        "low": _rounded(metrics.debiased_ece_low),
+        "high": _rounded(metrics.debiased_ece_high),
+    }
+
+
+def _block(error: BlockError) -> dict[str, float | None]:
+    return {
+        "value": _rounded(error.value),
+        "low": _rounded(error.low),
+        "high": _rounded(error.high),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round_significant(value)
+
+
+def _points(value: float) -> str:
+    return f"{abs(100.0 * value):.1f}"
+
+
+def _interval(error: Mapping[str, float | None]) -> str:
+    value, low, high = (error[name] or 0.0 for name in ("value", "low", "high"))
+    return f"{_points(value)} points [{_points(low)}, {_points(high)}]"
+
+
+def _split_sentence(split: Mapping[str, Any]) -> str:
+    fit, judged = f"{split['fit_rows']:,} blocks", f"{split['judged_rows']:,} blocks"
+    if split["fit_keys"] is not None:
+        fit += f" of {split['fit_keys']:,} {split['kind']}s"
+        judged += f" of {split['judged_keys']:,} other {split['kind']}s"
+    plain = f"Fitted on {fit}, judged on {judged}"
+    return f"{plain}." if split["kind"] == "prompt" else f"{plain}: {split['note']}."
+
+
+def _loss_sentence(before: float, after: float) -> str:
+    if after > before:
+        change = f"rises from {before:.4f} to {after:.4f}"
+        return f"The log loss of survival {change} nats: block by block the forecasts get worse."
+    if before - after < _NEGLIGIBLE * before:
+        return f"The log loss of survival stays at {before:.4f} nats."
+    return f"The log loss of survival falls from {before:.4f} to {after:.4f} nats."

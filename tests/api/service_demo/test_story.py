@@ -1,0 +1,64 @@
+"""The whole story against a real service: where the evidence carries it, and where it does not."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from api.service_calls import ServiceCalls
+from api.service_demo.story import Story
+from api.service_demo.teller import Teller
+from calib.calibration_key import CalibrationKey
+from calib.formats.arrow import write_parquet
+from tests.api.served import Served
+from tests.support.service import KEY
+from tests.support.telemetry import synthetic_records
+
+
+def told(service: Served, telemetry: Path) -> str:
+    """The story of a telemetry file, as it was printed."""
+    text = StringIO()
+    with ServiceCalls(service.url) as calls:
+        story = Story(
+            calls,
+            service.url,
+            "a database",
+            telemetry=telemetry,
+            key=CalibrationKey.from_dict(KEY),
+            drafter="played",
+            teller=Teller(Console(file=text, width=100)),
+        )
+        try:
+            story.tell()
+        finally:
+            story.close()
+    return text.getvalue()
+
+
+@pytest.mark.slow
+def test_evidence_that_carries_a_promotion_is_not_asked_for_twice(tmp_path: Path) -> None:
+    telemetry = tmp_path / "telemetry.parquet"
+    write_parquet(synthetic_records(20_000, prompts=400), telemetry)
+    with Served("--data", "data", folder=tmp_path) as service:
+        service.listening()
+        first = told(service, telemetry)
+        assert "it starts at identity, publication 1" in first
+        assert "304 in" in first
+        assert "20,000 rows in" in first
+        assert "Proposed as revision 1" in first
+        assert "nobody has to be asked" in first
+        assert "Publication 2 serves revision 1; before it was revision 0." in first
+        assert "engine-1 after" in first
+        assert "3 engines on publication 2, 0 behind" in first
+        assert f"{service.url}/docs" in first
+        again = told(service, telemetry)  # the same numbers again: refused, so by hand, and back
+        assert "it was here before; publication 2 is served" in again
+        assert "the fit serves the same numbers as revision 1" in again
+        assert "Promote by hand" in again
+        assert "Publication 4 serves revision 1; before it was revision 2." in again
+        place = f"{service.url}/v1/drafters/played"
+        assert service.http.get(place).json()["aliases"]["champion"] == 1
+        assert service.stop() == 0
