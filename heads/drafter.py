@@ -207,11 +207,24 @@ class Drafter(nn.Module):
         uniforms: Tensor,  # [R, γ] in [0, 1)
     ) -> Proposal:
         """Draft one block a request, left to right."""
+        hidden = self.block_hidden(anchors, positions, context, context_mask)
+        return self._sample(anchors, hidden, parameters, uniforms)
+
+    def block_hidden(
+        self,
+        anchors: Tensor,  # [R] long
+        positions: Tensor,  # [R] long, position of each anchor in its sequence
+        context: list[KeysValues],
+        context_mask: Tensor,  # [R, S] bool, True for entries before the anchor
+    ) -> Tensor:
+        """Backbone output h of a block a request, [R, γ, D]: all positions at once."""
         offsets = torch.arange(self.gamma, device=anchors.device)
         block = torch.ones(len(anchors), self.gamma, dtype=torch.bool, device=anchors.device)
         mask = torch.cat([context_mask, block], dim=1)[:, None].expand(-1, self.gamma, -1)
-        hidden = self.model(self.block_input(anchors), positions[:, None] + offsets, context, mask)
-        return self._sample(anchors, hidden, parameters, uniforms)
+        hidden: Tensor = self.model(
+            self.block_input(anchors), positions[:, None] + offsets, context, mask
+        )
+        return hidden
 
     def _sample(
         self,

@@ -20,6 +20,7 @@ from calib.canonical_json import canonical_json, parse_json_object, plain_json
 from calib.errors import ConfigurationError, FormatError
 from calib.formats.arrow import read_parquet, write_parquet
 from calib.records import AcceptanceRecords
+from heads.draft_block_runner import DraftBlockRunner
 from heads.drafter import Drafter
 from heads.prompts import Prompt
 from heads.recorded_rows import rows_of_step
@@ -50,6 +51,7 @@ class Recorder:
         plan: what is recorded.
         folder: of the shards; made when missing.
         policy: how much is verified; None verifies everything.
+        runner: drafts the blocks, made for the plan's slots; None lets the drafter do it.
     """
 
     def __init__(
@@ -59,9 +61,10 @@ class Recorder:
         plan: RecordingPlan,
         folder: Path,
         policy: VerificationPolicy | None = None,
+        runner: DraftBlockRunner | None = None,
     ) -> None:
         self._target, self._drafter, self._plan = target, drafter, plan
-        self._policy = policy
+        self._policy, self._runner = policy, runner
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -135,6 +138,7 @@ class Recorder:
             capacity=self._plan.max_prompt_tokens + self._plan.max_new_tokens,
             seed=self._plan.seed,
             policy=self._policy,
+            runner=self._runner,
         )
         decoder.step = 1 + max((int(p.step.max()) for p in parts if p.step is not None), default=-1)
         return decoder
@@ -167,6 +171,9 @@ class Recorder:
             "prompts": texts.hexdigest(),
             "everything_verified": self._policy is None,
         }
+        if self._runner is not None:
+            # The same law from another random stream: rows would not repeat.
+            now["drafting"] = "draft_block"
         path = self._folder / _PLAN_FILE
         if path.exists():
             before = parse_json_object(path.read_bytes(), str(path))

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from calib.errors import ConfigurationError
 from heads.context_cache import DraftContextCache
+from heads.draft_block import request_key
+from heads.draft_block_runner import DraftBlockRunner
 from heads.drafter import Drafter, Proposal, processed_by_request
 from heads.ragged_attention import RaggedCache
 from heads.sampling import RequestStream, SamplingParameters, draw
@@ -109,6 +111,8 @@ class SpeculativeDecoder:
         capacity: longest prompt and answer, in tokens.
         seed: of every request's stream.
         policy: how much to verify; None verifies everything.
+        runner: drafts the blocks, made for at least ``slots`` rows of this drafter; None lets the
+            drafter do it. A request that cuts tokens from its distribution needs None.
 
     Attributes:
         step: number of the next step.
@@ -128,6 +132,7 @@ class SpeculativeDecoder:
         capacity: int,
         seed: int,
         policy: VerificationPolicy | None = None,
+        runner: DraftBlockRunner | None = None,
     ) -> None:
         if tuple(target.layer_ids) != drafter.configuration.target_layer_ids:
             raise ConfigurationError(
@@ -146,6 +151,7 @@ class SpeculativeDecoder:
             raise ConfigurationError("policy", policy, "a policy needs a confidence head")
         self._target, self._drafter = target, drafter
         self._seed, self._policy, self._slots = seed, policy, slots
+        self._runner = runner
         self._capacity = capacity
         self._stops = target.eos_token_ids
         reach = capacity + drafter.gamma + 1
@@ -231,10 +237,7 @@ class SpeculativeDecoder:
         positions = torch.tensor([len(r.tokens) - 1 for r in running])
         # One row of uniforms a request: γ to draft, γ to accept, one for the next token.
         uniforms = _float64([r.stream.uniforms(2 * gamma + 1) for r in running])
-        context, mask = self._context.read(index, positions)
-        proposal = self._drafter.propose(
-            anchors, positions, context, mask, parameters, uniforms[:, :gamma]
-        )
+        proposal = self._propose(index, anchors, positions, uniforms[:, :gamma])
         block = positions[:, None] + torch.arange(gamma + 1)
         ids = torch.cat([anchors[:, None], proposal.tokens], dim=1)
         output = self._target.forward(ids, block, index, self._cache)
@@ -266,6 +269,18 @@ class SpeculativeDecoder:
             verdict=verdict,
             emitted=emitted,
         )
+
+    def _propose(
+        self, index: Tensor, anchors: Tensor, positions: Tensor, uniforms: Tensor
+    ) -> Proposal:
+        """One block a running request, in slot order."""
+        running = [self._running[slot] for slot in index.tolist()]
+        parameters = [r.request.parameters for r in running]
+        context, mask = self._context.read(index, positions)
+        if self._runner is None:
+            return self._drafter.propose(anchors, positions, context, mask, parameters, uniforms)
+        keys = torch.tensor([request_key(self._seed, r.request.number) for r in running])
+        return self._runner.propose(anchors, positions, context, mask, parameters, keys)
 
     def _schedule(self, proposal: Proposal) -> Tensor:
         rows, gamma = proposal.tokens.shape

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from calib.errors import ConfigurationError, FormatError
 from heads.drafter import Drafter
-from heads.losses import DrafterLoss, LossWeights, drafter_loss
+from heads.losses import DrafterLoss, LossWeights, drafter_loss_from_logits
 from heads.responses import Response
 from heads.torch_files import UNREADABLE, read_torch, write_torch
 from heads.training_data import AnchorBatch, AnchorSampler
@@ -212,11 +212,11 @@ class DrafterTrainer:
         block = self.drafter.teacher_forced(batch.tokens, batch.features, batch.anchor_positions)
         with torch.no_grad():
             logits = nn.functional.linear(batch.last_hidden, self._head)
-            probabilities = (logits - batch.log_normalizer[..., None]).exp_()
-        loss = drafter_loss(
+        loss = drafter_loss_from_logits(
             block.logits,
             block.confidence_logits,
-            probabilities,
+            logits,
+            batch.log_normalizer,
             self._to_draft[batch.labels],
             batch.mask,
             self.plan.losses,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calib.errors import ConfigurationError, DistributionError
-from heads.losses import DrafterLoss, LossWeights, drafter_loss
+from heads.losses import DrafterLoss, LossWeights, drafter_loss, drafter_loss_from_logits
 
 pytestmark = pytest.mark.torch
 
@@ -195,4 +195,34 @@ def test_shapes_must_belong_together(field: str) -> None:
     values = batch()
     with pytest.raises(DistributionError) as caught:
         drafter_loss(**{**values, field: values[field][:, :2]}, weights=LossWeights())
+    assert caught.value.field == field
+
+
+def from_logits() -> dict[str, Any]:
+    """The blocks of :func:`batch`, the target by its logits over a larger vocabulary."""
+    values = batch()
+    logits = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(3)) * 2
+    del values["target_probabilities"]
+    return {
+        **values,
+        "target_logits": logits[..., :5],
+        "target_log_normalizer": logits.logsumexp(-1),
+    }
+
+
+def test_a_target_given_by_its_logits_changes_no_bit() -> None:
+    values = from_logits()
+    found = drafter_loss_from_logits(**values, weights=LossWeights())
+    logits, normalizer = values.pop("target_logits"), values.pop("target_log_normalizer")
+    values["target_probabilities"] = (logits - normalizer[..., None]).exp()
+    expected_loss = drafter_loss(**values, weights=LossWeights())
+    for name in ("total", "cross_entropy", "l1", "confidence", "soft_labels"):
+        assert torch.equal(getattr(found, name), getattr(expected_loss, name)), name
+
+
+@pytest.mark.parametrize("field", ["target_log_normalizer", "labels", "mask"])
+def test_shapes_of_logits_must_belong_together(field: str) -> None:
+    values = from_logits()
+    with pytest.raises(DistributionError) as caught:
+        drafter_loss_from_logits(**{**values, field: values[field][:, :2]}, weights=LossWeights())
     assert caught.value.field == field
