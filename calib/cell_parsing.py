@@ -173,19 +173,19 @@ def _typed(column: Column, cells: Sequence[Any], width: int) -> ParsedColumn:
         odd = [index for index, cell in enumerate(cells) if type(cell) not in allowed]
         cells, faults = _mended(column, cells, odd, width)
     try:
-        return ParsedColumn(_array(column, cells), faults)
+        return ParsedColumn(_array(column, cells, NoneType in kinds), faults)
     except OverflowError:  # an integer beyond 64 bits or beyond the largest float
         huge = [i for i, cell in enumerate(cells) if type(cell) is int and abs(cell) > _INT64.max]
         cells, more_faults = _mended(column, cells, huge, width)
-        return ParsedColumn(_array(column, cells), faults + more_faults)
+        return ParsedColumn(_array(column, cells, NoneType in kinds), faults + more_faults)
 
 
-def _array(column: Column, cells: Sequence[Any]) -> NDArray[Any]:
+def _array(column: Column, cells: Sequence[Any], nulls: bool) -> NDArray[Any]:
     if column.kind is ColumnKind.TEXT:
         array = np.empty(len(cells), dtype=np.object_)
         array[:] = cells
         return array
-    if None in cells:
+    if nulls:
         cells = [column.null_value if cell is None else cell for cell in cells]
     return np.array(cells, dtype=_WIDE_DTYPES[column.kind])
 
@@ -238,11 +238,11 @@ def refused_texts(
     Control characters would forge log lines, lone surrogates have no UTF-8 form, and empty text
     is neither a value nor null: ``str.isprintable`` and the length catch all of them.
     """
-    present = [text for text in texts if text is not None]
+    # Tags repeat in nearly every row, and the hash that a set takes of an id is kept for later.
+    present = {text for text in set(texts) if text is not None}
     if choices:
-        return set(present).difference(choices)
-    # One look at everything joined is an order of magnitude cheaper than a look at each text,
-    # and ids are distinct in nearly every row, so that a set would not help.
+        return present.difference(choices)
+    # One look at everything joined is an order of magnitude cheaper than a look at each text.
     lengths = set(map(len, present))
     if not lengths or (
         min(lengths) >= 1 and max(lengths) <= MAX_TEXT_LENGTH and "".join(present).isprintable()

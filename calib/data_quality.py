@@ -26,9 +26,11 @@ def looks_like_probabilities(values: ArrayLike) -> bool:
     True for at least 100 known values that all lie within [0, 1]. Real logits of a useful head
     fall on both sides of 0. NaN is unknown and not counted.
     """
-    numbers = np.asarray(values, dtype=np.float64).ravel()
-    known = numbers[~np.isnan(numbers)]
-    return bool(known.size >= MINIMUM_EVIDENCE and ((known >= 0.0) & (known <= 1.0)).all())
+    sent = np.asarray(values)
+    numbers = (sent if sent.dtype.kind == "f" else sent.astype(np.float64)).ravel()
+    if ((numbers < 0.0) | (numbers > 1.0)).any():  # NaN is neither
+        return False
+    return bool(np.count_nonzero(~np.isnan(numbers)) >= MINIMUM_EVIDENCE)
 
 
 def first_position_always_accepted(records: AcceptanceRecords) -> bool:

@@ -8,6 +8,12 @@ from numpy.typing import NDArray
 from calib.record_schema import UNKNOWN_INTEGER, Flag
 from calib.records import AcceptanceRecords
 
+# Any odd numbers with their bits spread would do: a product with one of them loses no bit.
+_ODD_FACTORS = tuple(
+    np.uint64(factor)
+    for factor in (0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9)
+)
+
 
 def duplicate_rows(records: AcceptanceRecords) -> NDArray[np.bool_]:
     """Mask [N] of the rows that repeat another row of the same (engine, request, step).
@@ -25,6 +31,7 @@ def duplicate_rows(records: AcceptanceRecords) -> NDArray[np.bool_]:
         & (records.request != None)  # noqa: E711
         & (records.step != UNKNOWN_INTEGER)
     )
+    known &= _perhaps_repeated(records.engine, records.request, records.step)
     kept: dict[tuple[str, str, int], int] = {}
     # Originals first: a replay that overtook its original must not displace it.
     order = np.concatenate([np.flatnonzero(known & ~replay), np.flatnonzero(known & replay)])
@@ -37,6 +44,24 @@ def duplicate_rows(records: AcceptanceRecords) -> NDArray[np.bool_]:
     for row, key in zip(order.tolist(), keys, strict=True):
         duplicate[row] = kept.setdefault(key, row) != row
     return duplicate
+
+
+def _perhaps_repeated(
+    engine: NDArray[np.object_], request: NDArray[np.object_], step: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Mask [N] of rows whose key may occur twice: its 64-bit mix does, which is rare by chance."""
+    mix = np.zeros(len(step), dtype=np.uint64)
+    for texts, factor in ((engine, _ODD_FACTORS[0]), (request, _ODD_FACTORS[1])):
+        hashes = np.fromiter(map(hash, texts.tolist()), dtype=np.int64, count=len(step))
+        mix += hashes.view(np.uint64) * factor
+        mix ^= mix >> np.uint64(29)
+    mix += step.view(np.uint64) * _ODD_FACTORS[2]
+    in_order = np.sort(mix)
+    repeated = in_order[1:][in_order[1:] == in_order[:-1]]
+    if not repeated.size:
+        return np.full(len(step), False)
+    found: NDArray[np.bool_] = np.isin(mix, repeated)
+    return found
 
 
 def drop_duplicates(records: AcceptanceRecords) -> AcceptanceRecords:

@@ -3,37 +3,23 @@
 Per pair of positions (i, i + 1), 64 x 64 cells of the squashed logits z_i and z_{i+1} hold four
 integers: rows, Σz_i, Σz_{i+1} and Σy_i. Rows are those with an observed y_i (l >= i, n >= i - 1);
 z_{i+1} exists for every drafted block, whatever was verified, and asking for l >= i + 1 would pick
-rows by their outcome. Sums merge to the same bits in any split and order.
+rows by their outcome. How sketches are filled, merged and stored is :mod:`calib.mergeable_sketch`.
 
-Letters: N rows, g = gamma draft positions, C cells of a pair.
+Letters: g = gamma draft positions, C cells of a pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from calib.calibration_values import checked_gamma
-from calib.errors import ConfigurationError, InvalidInputError, RecordError
-from calib.labels import checked_lengths
-from calib.logit_sketch import LabelSource, ObservedRows
-from calib.records import AcceptanceRecords
-from calib.sketch_bytes import pack_sketch, unpack_sketch
-from calib.squashed_logit import (
-    CHUNK_ROWS,
-    LABEL_UNIT,
-    LOGIT_UNIT,
-    check_scale_exponent,
-    label_units,
-    logit_units,
-    scaled_logits,
-    squash_cells,
-)
-from calib.temperature_estimator import checked_logits
+from calib.errors import ConfigurationError, InvalidInputError
+from calib.mergeable_sketch import Integers, MergeableSketch
+from calib.squashed_logit import LABEL_UNIT, LOGIT_UNIT, label_units, logit_units, squash_cells
 
 __all__ = ["SIDE", "PairCells", "PairSketch", "pair_cells"]
 
@@ -41,13 +27,11 @@ Floats = NDArray[np.float64]
 
 SIDE = 64  # cells along each axis; hazards differ from those of the rows by a tenth of their error
 _CELLS = SIDE * SIDE
-_MAGIC = b"DSPS"
-_VERSION = 1
 _SUMS = ("count", "sum_first", "sum_second", "sum_y")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PairSketch:
+class PairSketch(MergeableSketch):
     """Integer sums per pair and cell; ``+`` merges exactly.
 
     Attributes:
@@ -59,126 +43,44 @@ class PairSketch:
         sum_y: [g - 1, C] Σy_i, in 2^-30.
     """
 
+    _magic: ClassVar[bytes] = b"DSPS"
+    _version: ClassVar[int] = 1
+    _resolution: ClassVar[int] = SIDE
+    _sums: ClassVar[tuple[str, ...]] = _SUMS
+
     gamma: int
     scale_exponent: int
-    count: NDArray[np.int64]
-    sum_first: NDArray[np.int64]
-    sum_second: NDArray[np.int64]
-    sum_y: NDArray[np.int64]
+    count: Integers
+    sum_first: Integers
+    sum_second: Integers
+    sum_y: Integers
 
     @classmethod
-    def empty(cls, gamma: int, *, scale_exponent: int = 0) -> Self:
-        """A sketch of no rows.
-
-        Raises:
-            InvalidInputError: γ or exponent out of range.
-        """
-        width = checked_gamma(gamma)
-        sums = (np.zeros((width - 1, _CELLS), dtype=np.int64) for _ in _SUMS)
-        return cls(width, check_scale_exponent(scale_exponent), *sums)
+    def _of(cls, gamma: int, scale_exponent: int, sums: Sequence[Integers]) -> Self:
+        return cls(gamma, scale_exponent, *sums)
 
     @classmethod
-    def from_records(cls, records: AcceptanceRecords, *, labels: LabelSource = "hard") -> Self:
-        """Sketch of the usable rows of telemetry; ``labels`` as in ``LogitSketch``.
-
-        Raises:
-            RecordError: soft labels that the records lack.
-            ConfigurationError: another word.
-        """
-        sketch = cls.empty(records.gamma)
-        return sketch._filled(records.confidence_logits, ObservedRows.of_records(records, labels))
-
-    @classmethod
-    def from_lengths(
-        cls,
-        confidence_logits: ArrayLike,  # [N, g] raw, finite
-        accepted: ArrayLike,  # [N]
-        verified: ArrayLike | None = None,  # [N]
-        *,
-        scale_exponent: int = 0,
-    ) -> Self:
-        """Sketch of hard labels from accepted and verified lengths (fully verified when None).
-
-        Raises:
-            RecordError: shapes or values that are wrong.
-            FitRefusedError: no rows.
-        """
-        logits = checked_logits(confidence_logits)
-        gamma = logits.shape[1]
-        full = np.full(len(logits), gamma) if verified is None else verified
-        longest, reached = checked_lengths(full, accepted, gamma)
-        if len(reached) != len(logits):
-            raise RecordError("accepted", len(reached), f"give {len(logits)} rows, as in logits")
-        sketch = cls.empty(gamma, scale_exponent=scale_exponent)
-        return sketch._filled(logits, ObservedRows.of_lengths(longest, reached))
-
-    def __add__(self, other: PairSketch) -> PairSketch:
-        if not isinstance(other, PairSketch):
-            return NotImplemented
-        if self._shape != other._shape:
-            raise InvalidInputError(
-                "other", other._shape, f"merge sketches of one gamma and scale, {self._shape}"
-            )
-        sums = (getattr(self, name) + getattr(other, name) for name in _SUMS)
-        return PairSketch(*self._shape, *sums)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether all sums agree to the last bit."""
-        if not isinstance(other, PairSketch):
-            return NotImplemented
-        return self._shape == other._shape and all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in _SUMS
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # holds arrays
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """[g - 1] observed labels per pair."""
-        return np.asarray(self.count.sum(axis=1))
-
-    def to_bytes(self) -> bytes:
-        """The sketch as bytes, versioned and checked."""
-        fields = (self.gamma, SIDE, self.scale_exponent)
-        return pack_sketch(_MAGIC, _VERSION, fields, [getattr(self, name) for name in _SUMS])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """The sketch that :meth:`to_bytes` wrote.
-
-        Raises:
-            FormatError: other, damaged or truncated bytes.
-        """
-        fields, arrays = unpack_sketch(data, _MAGIC, _VERSION, _shapes, fields=3)
-        return cls(fields[0], fields[2], *arrays)
+    def _tables(cls, gamma: int) -> tuple[int, int]:
+        return gamma - 1, _CELLS
 
     @property
     def _shape(self) -> tuple[int, int]:
         return self.gamma, self.scale_exponent
 
-    def _filled(self, logits: NDArray[np.floating], rows: ObservedRows) -> Self:
-        """Count the rows in place; only called on a sketch that nobody else has seen."""
-        for start in range(0, len(logits), CHUNK_ROWS):
-            part = slice(start, start + CHUNK_ROWS)
-            block = scaled_logits(logits[part], self.scale_exponent)
-            for pair, (index, labels) in enumerate(rows.positions(part, self.gamma - 1)):
-                first, second = (block[:, pair + side].take(index) for side in (0, 1))
-                self._count(pair, first, second, labels)
-        return self
-
     def _count(
         self,
-        pair: int,
-        first: NDArray[np.float32],
-        second: NDArray[np.float32],
+        table: int,
+        block: NDArray[np.float32],
+        index: NDArray[np.intp],
         labels: NDArray[Any],
     ) -> None:
+        first, second = (block[:, table + side].take(index) for side in (0, 1))
         cell = squash_cells(first, SIDE) * SIDE + squash_cells(second, SIDE)
         label = labels * LABEL_UNIT if labels.dtype == np.bool_ else label_units(labels)
-        self.count[pair] += np.bincount(cell, minlength=_CELLS)
+        self.count[table] += np.bincount(cell, minlength=_CELLS)
         weighted = zip(_SUMS[1:], (logit_units(first), logit_units(second), label), strict=True)
         for name, units in weighted:
-            getattr(self, name)[pair] += np.bincount(cell, units, _CELLS).astype(np.int64)
+            getattr(self, name)[table] += np.bincount(cell, units, _CELLS).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -246,11 +148,3 @@ def _cells(buckets: list[tuple[float, PairSketch]], pair: int) -> PairCells:
         positive=np.asarray(sums["sum_y"])[held],
         unit=unit,
     )
-
-
-def _shapes(fields: tuple[int, ...]) -> list[tuple[int, ...]]:
-    gamma, side, exponent = fields
-    check_scale_exponent(exponent)
-    if side != SIDE:
-        raise ValueError(f"{side} cells a side where this release has {SIDE}")
-    return [(checked_gamma(gamma) - 1, _CELLS)] * len(_SUMS)

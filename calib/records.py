@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -209,13 +210,19 @@ class AcceptanceRecords:
 
 
 def validate_rows(
-    gamma: int, columns: Mapping[str, object]
+    gamma: int, columns: Mapping[str, object], *, most_named: int | None = None
 ) -> tuple[AcceptanceRecords, list[RejectedRow]]:
     """Keep the good rows of a batch and name the bad ones; bad rows never raise.
 
     Each bad row is named once, with its first fault in schema order, by ascending row. Where a
     column as a whole is wrong (unknown, missing, of another length, dtype or width) no row can be
     trusted: the records are empty and each such column is named with ``row=None``.
+
+    Args:
+        gamma: block size.
+        columns: array-likes by column name; None stands for an absent column.
+        most_named: how many bad rows to name at most; None names all. The others are left out of
+            the records all the same.
 
     Raises:
         RecordError: ``gamma`` is no block size or ``columns`` no mapping.
@@ -231,7 +238,7 @@ def validate_rows(
         keep = np.full(checked.rows, True)
         keep[list(bad)] = False
         records = records.select(keep)
-    return records, [_rejected(fault) for fault in bad.values()]
+    return records, [_rejected(fault) for fault in islice(bad.values(), most_named)]
 
 
 def _rejected(fault: CellFault) -> RejectedRow:

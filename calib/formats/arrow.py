@@ -83,13 +83,19 @@ def table_from_records(records: AcceptanceRecords, *, compact: bool = False) -> 
 
 
 def columns_from_table(
-    table: pa.Table, gamma: int, *, source: object = "Arrow table"
+    table: pa.Table,
+    gamma: int,
+    *,
+    slots: int | None = None,
+    source: object = "Arrow table",
 ) -> dict[str, object]:
     """The table's columns as arrays for ``from_columns`` or ``validate_rows``; values unchecked.
 
     Args:
         table: with this module's metadata; optional columns may be missing.
         gamma: block size as the caller knows it.
+        slots: width of the lists; γ unless the anchor's slot is sent too, in which case
+            :func:`calib.engine_conventions.drop_anchor_slot` comes next.
         source: what the table was read from, for error messages.
 
     Raises:
@@ -99,8 +105,9 @@ def columns_from_table(
     gamma = check_gamma(gamma)
     _check_metadata(table.schema, gamma, source)
     _check_names(table.schema.names, source)
+    width = gamma if slots is None else slots
     return {
-        column.name: values_from_array(column, table.column(column.name), gamma, source=source)
+        column.name: values_from_array(column, table.column(column.name), width, source=source)
         for column in COLUMNS
         if column.name in table.schema.names
     }

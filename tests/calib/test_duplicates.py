@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from calib.duplicates import drop_duplicates, duplicate_rows
 from calib.record_schema import Flag
 from calib.records import AcceptanceRecords
@@ -54,3 +56,18 @@ def test_order_is_kept() -> None:
     kept = drop_duplicates(rows)
     assert kept.request is not None
     assert kept.request.tolist() == ["a", "b", "c"]
+
+
+def test_many_rows_agree_with_looking_at_each() -> None:
+    draw = np.random.default_rng(0)
+    keys: list[Key] = [
+        (f"e{draw.integers(3)}", f"r{draw.integers(20)}", int(draw.integers(-1, 40)))
+        for _ in range(3000)
+    ]
+    keys = [(engine, request, None if step < 0 else step) for engine, request, step in keys]
+    seen: set[Key] = set()
+    expected = []
+    for key in keys:
+        expected.append(key[2] is not None and key in seen)
+        seen.add(key)
+    assert duplicate_rows(rows_of(*keys)).tolist() == expected

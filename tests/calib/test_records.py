@@ -234,3 +234,12 @@ def test_plain_columns_are_not_changed_by_reading_them() -> None:
     before = copy.deepcopy(columns)
     AcceptanceRecords.from_columns(3, columns)
     assert columns == before
+
+
+def test_the_named_rows_of_a_batch_may_be_limited() -> None:
+    columns = lengths((2, 1), (2, 2), (1, 0), (2, 0), gamma=2) | {"accepted": [3, 2, 2, 9]}
+    good, rejected = validate_rows(2, columns, most_named=2)
+    assert [row.row for row in rejected] == [0, 2]
+    assert good.accepted.tolist() == [2]
+    assert len(validate_rows(2, columns)[1]) == 3
+    assert validate_rows(2, columns, most_named=0)[1] == []

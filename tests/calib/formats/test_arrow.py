@@ -312,3 +312,22 @@ def test_read_records_cannot_be_written_to(records: AcceptanceRecords) -> None:
     read = records_from_ipc(ipc_from_records(records), 3)
     for array in read.columns().values():
         assert not array.flags.writeable
+
+
+def test_lists_may_carry_the_anchors_slot() -> None:
+    records = plain_records(rows=6, gamma=4)
+    table = with_metadata(table_from_records(records), gamma=b"3")
+    columns = columns_from_table(table, 3, slots=4)
+    assert np.array_equal(np.asarray(columns["confidence_logits"]), records.confidence_logits)
+    with pytest.raises(FormatError, match="confidence_logits"):
+        columns_from_table(table, 3)
+
+
+def test_texts_with_and_without_unknown_cells(records: AcceptanceRecords) -> None:
+    for index_type in (pa.int8(), pa.uint16(), pa.int64()):
+        for words in (["a", None, "b", "a", None, "a"], ["a", "b"] * 3):
+            column = (
+                pa.array(words).dictionary_encode().cast(pa.dictionary(index_type, pa.string()))
+            )
+            read = columns_from_table(replaced(table_from_records(records), "domain", column), 3)
+            assert np.asarray(read["domain"]).tolist() == words

@@ -1,0 +1,294 @@
+"""What a calibration is worth: throughput of a log when scheduled with it, and its loss.
+
+Every step of a log is scheduled again with the survivals of a calibration; tokens are those that
+were really accepted within the new lengths, seconds those of the engine's cost table. Then
+
+    Θ = Σ tokens / Σ seconds,    τ = tokens per step,    loss = 1 − Θ / Θ_reference
+
+over the same steps. The reference is an oracle where one is known, or another calibration. Θ loses
+little where calibration is off by little (an ECE of .02 costs about .05 %), so a gain in ECE may be
+worth nothing; what a calibration *predicts* of Θ is off in first order, and is reported beside it.
+
+Intervals draw blocks of consecutive steps: a request stays for many.
+
+Letters: N rows, γ positions, S steps.
+
+>>> import numpy as np
+>>> from calib.cost_table import FlatCostTable
+>>> from calib.records import AcceptanceRecords
+>>> columns = {"confidence_logits": [[3.0, -3.0]] * 4, "verified": [2] * 4, "accepted": [1] * 4}
+>>> log = AcceptanceRecords.from_columns(2, columns)
+>>> steps = FlatCostTable((1, 2, 3), (1.0, 0.9, 0.6), 3)
+>>> replay = ThroughputReplay.of(log, steps, batch_size=1)
+>>> replay.theta(np.array([[0.9, 0.1]] * 4)).theta  # verifies one token: 2 tokens, 0.9 steps/s
+1.8
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib.block_bootstrap import block_totals, bootstrap_interval
+from calib.cost_table import CostTable
+from calib.errors import InvalidInputError, RecordError
+from calib.records import AcceptanceRecords
+from calib.replay_outcomes import FullyVerified, ReplayOutcomes
+from calib.replay_schedule import Policy, schedule_steps, step_seconds
+from calib.replay_steps import ReplaySteps, group_steps
+from calib.statuses import NullReason
+
+__all__ = ["RegretReport", "SurvivalSource", "ThetaReplay", "ThroughputReplay"]
+
+Floats = NDArray[np.float64]
+
+MINIMUM_BLOCKS = 8  # fewer blocks of steps are arithmetic, not evidence for an interval
+_MOST_BLOCKS = 2000  # more of them cost time and sharpen no percentile
+
+
+class SurvivalSource(Protocol):
+    """A calibration, model or estimator: survivals from raw logits [N, γ]."""
+
+    def survival(self, confidence_logits: NDArray[np.float32], /) -> NDArray[np.floating]:
+        """Survivals [N, γ] in [0, 1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThetaReplay:
+    """Throughput of a log under one calibration.
+
+    Attributes:
+        policy: how steps were scheduled.
+        steps: S.
+        rows: rows of these steps.
+        left_out: rows of the log that could not be replayed.
+        tau: τ, tokens per step, bonus included.
+        predicted_tau: τ as the calibration forecast it.
+        theta: Θ, tokens per second.
+        predicted_theta: Θ as the calibration forecast it.
+        verified: drafted tokens verified per row, 0 … γ.
+        tokens: [S] tokens of each step.
+        seconds: [S] seconds of each step.
+    """
+
+    policy: Policy
+    steps: int
+    rows: int
+    left_out: int
+    tau: float
+    predicted_tau: float
+    theta: float
+    predicted_theta: float
+    verified: float
+    tokens: Floats = field(repr=False, compare=False)
+    seconds: Floats = field(repr=False, compare=False)
+
+    @property
+    def forecast_bias(self) -> float:
+        """Predicted Θ over realised Θ, less 1: by how much capacity planning is misled."""
+        return self.predicted_theta / self.theta - 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as plain JSON values, without the steps one by one."""
+        figures = asdict(self)
+        for name in ("tokens", "seconds"):
+            del figures[name]
+        return {**figures, "forecast_bias": self.forecast_bias}
+
+
+@dataclass(frozen=True, slots=True)
+class RegretReport:
+    """Throughput that a calibration loses against a reference on the same steps.
+
+    Attributes:
+        candidate: replay of the calibration.
+        reference: replay of the oracle, or of the calibration compared with.
+        loss: 1 − Θ / Θ_reference, a share; negative where the candidate is faster.
+        loss_low: lower end of its interval; None without one.
+        loss_high: upper end of its interval; None without one.
+        confidence: what the interval holds.
+        block_length: consecutive steps drawn together.
+        reason: ``too_few_rows`` where the steps are too few for an interval.
+    """
+
+    candidate: ThetaReplay
+    reference: ThetaReplay
+    loss: float
+    loss_low: float | None
+    loss_high: float | None
+    confidence: float
+    block_length: int
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = ("loss", "loss_low", "loss_high", "confidence", "block_length", "reason")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "candidate": self.candidate.to_dict(),
+            "reference": self.reference.to_dict(),
+        }
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ThroughputReplay:
+    """A log prepared for replay; build it with :meth:`of` and ask it about many calibrations.
+
+    Attributes:
+        records: the log.
+        cost: step curve of the engine.
+        policy: how steps are scheduled.
+        steps: which rows ran together.
+        outcomes: accepted tokens at any length.
+    """
+
+    records: AcceptanceRecords
+    cost: CostTable
+    policy: Policy
+    steps: ReplaySteps
+    outcomes: ReplayOutcomes
+
+    @classmethod
+    def of(
+        cls,
+        records: AcceptanceRecords,
+        cost: CostTable,
+        *,
+        batch_size: int | None = None,
+        policy: Policy = "early_stop",
+        outcomes: ReplayOutcomes | None = None,
+    ) -> ThroughputReplay:
+        """Group the rows of a log into steps.
+
+        Args:
+            records: the log.
+            cost: step curve of the engine.
+            batch_size: requests of a step, where steps are unknown or another load is asked for.
+            policy: ``"early_stop"`` (Algorithm 1) or ``"lagged"``.
+            outcomes: accepted tokens at any length; counts of fully verified rows when None.
+
+        Raises:
+            ConfigurationError: no batch size where steps are unknown, or one below 1.
+            FitRefusedError: ``no_rows``: no complete step with known outcomes.
+        """
+        told = FullyVerified(records) if outcomes is None else outcomes
+        steps = group_steps(records, told.known, batch_size=batch_size)
+        return cls(records, cost, policy, steps, told)
+
+    def theta(
+        self,
+        survival: ArrayLike | SurvivalSource,  # [N, γ] for every row of the log, or its source
+        *,
+        explored: NDArray[np.bool_] | None = None,  # [N] rows verified fully, whatever else
+    ) -> ThetaReplay:
+        """Schedule every step with these survivals and count what it would have yielded.
+
+        Raises:
+            RecordError: survivals or coins of another shape, or survivals outside [0, 1].
+            ConfigurationError: an unknown policy.
+        """
+        values = self._survivals(survival)
+        lengths = schedule_steps(values, self.steps, self.cost, self.policy)
+        if explored is not None:
+            lengths[self._explored(explored)] = self.records.gamma
+        first = self.steps.starts[:-1]
+        seconds, _ = step_seconds(lengths, self.steps, self.cost)
+        accepted = self.outcomes.accepted(self.steps.rows, lengths)
+        tokens = np.asarray(self.steps.sizes + np.add.reduceat(accepted, first), dtype=np.float64)
+        within = np.arange(self.records.gamma) < lengths[:, None]
+        predicted = len(values) + float(values[within].sum())
+        total = float(seconds.sum())
+        return ThetaReplay(
+            policy=self.policy,
+            steps=self.steps.steps,
+            rows=len(values),
+            left_out=self.steps.left_out,
+            tau=float(tokens.sum()) / self.steps.steps,
+            predicted_tau=predicted / self.steps.steps,
+            theta=float(tokens.sum()) / total,
+            predicted_theta=predicted / total,
+            verified=float(lengths.mean()),
+            tokens=tokens,
+            seconds=seconds,
+        )
+
+    def regret(
+        self,
+        survival: ArrayLike | SurvivalSource | ThetaReplay,
+        reference: ArrayLike | SurvivalSource | ThetaReplay,
+        *,
+        confidence: float = 0.95,
+        block_length: int | None = None,
+        replicates: int = 1000,
+        seed: int = 0,
+    ) -> RegretReport:
+        """Loss of a calibration against a reference, both on the steps of this log.
+
+        Args:
+            survival: the calibration, its survivals [N, γ], or its replay of this log.
+            reference: what it is compared with, likewise.
+            confidence: what the interval should hold.
+            block_length: consecutive steps drawn together; when None the longer of ∛S and a
+                request's mean stay, but an eighth of the steps at most.
+            replicates: of the bootstrap.
+            seed: of the bootstrap.
+
+        Raises:
+            InvalidInputError: a replay of other steps; else as :meth:`theta`.
+            ConfigurationError: options out of range.
+        """
+        mine, theirs = self._replayed(survival), self._replayed(reference)
+        loss = 1.0 - mine.theta / theirs.theta
+        count = self.steps.steps
+        block = self._block_length() if block_length is None else block_length
+        low = high = reason = None
+        if count < MINIMUM_BLOCKS * block:
+            reason = str(NullReason.TOO_FEW_ROWS)
+        else:
+            columns = np.stack([mine.tokens, mine.seconds, theirs.tokens, theirs.seconds], axis=1)
+            drawn = block_totals(columns, block, replicates=replicates, seed=seed).T
+            losses = 1.0 - (drawn[0] / drawn[1]) / (drawn[2] / drawn[3])
+            low, high = bootstrap_interval(losses, loss, count // block, confidence)
+        return RegretReport(mine, theirs, loss, low, high, confidence, block, reason)
+
+    def _block_length(self) -> int:
+        count = self.steps.steps
+        wanted = max(round(math.cbrt(count)), self.steps.mean_stay, -(-count // _MOST_BLOCKS))
+        return max(1, min(wanted, count // MINIMUM_BLOCKS))
+
+    def _replayed(self, source: ArrayLike | SurvivalSource | ThetaReplay) -> ThetaReplay:
+        if not isinstance(source, ThetaReplay):
+            return self.theta(source)
+        if source.steps != self.steps.steps or source.rows != len(self.steps.rows):
+            remedy = f"give a replay of these {self.steps.steps} steps"
+            raise InvalidInputError("replay", source.steps, remedy)
+        return source
+
+    def _survivals(self, source: ArrayLike | SurvivalSource) -> Floats:
+        """[M, γ] survivals of the replayed rows."""
+        offered = getattr(source, "survival", None)
+        if offered is not None:
+            values = np.asarray(offered(self.records.confidence_logits[self.steps.rows]))
+            rows = len(self.steps.rows)
+        else:
+            values, rows = np.asarray(source), len(self.records)
+        if values.shape != (rows, self.records.gamma) or values.dtype.kind not in "iuf":
+            shown = (values.dtype.name, values.shape)
+            raise RecordError("survival", shown, f"give ({rows}, {self.records.gamma}) numbers")
+        chosen = values.astype(np.float64)
+        if offered is None:
+            chosen = chosen[self.steps.rows]
+        if not ((chosen >= 0.0) & (chosen <= 1.0)).all():  # NaN is wrong as well
+            raise RecordError("survival", "a value outside", "give finite values in [0, 1]")
+        return chosen
+
+    def _explored(self, explored: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        coins = np.asarray(explored)
+        if coins.shape != (len(self.records),) or coins.dtype != np.bool_:
+            shown = (coins.dtype.name, coins.shape)
+            raise RecordError("explored", shown, f"give a boolean mask [{len(self.records)}]")
+        return np.asarray(coins[self.steps.rows])
