@@ -12,7 +12,13 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.problems import problem_response
-from api.request_context import LARGEST_HEADERS, LARGEST_PATH, LARGEST_QUERY, SECURITY_HEADERS
+from api.request_context import (
+    LARGEST_HEADERS,
+    LARGEST_PATH,
+    LARGEST_QUERY,
+    SECURITY_HEADERS,
+    accepted_request_id,
+)
 
 __all__ = ["HEAD_SECONDS", "LimitedHttpProtocol"]
 
@@ -91,7 +97,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             "uri-too-long": "The address is too long.",
             "headers-too-large": "The headers are too large.",
         }
-        answer = problem_response(self._fault, details[self._fault])
+        request_id = accepted_request_id(None)  # nothing of the request can be trusted
+        answer = problem_response(self._fault, details[self._fault], request_id=request_id)
         lines = [b"HTTP/1.1 %d \r\n" % answer.status_code]
         for name, value in (*answer.raw_headers, *SECURITY_HEADERS, (b"connection", b"close")):
             lines.append(name + b": " + value + b"\r\n")

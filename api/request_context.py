@@ -18,6 +18,7 @@ from api.problems import ProblemError, problem_of, respond
 
 __all__ = [
     "LARGEST_HEADERS",
+    "LARGEST_PATH",
     "LARGEST_QUERY",
     "SECURITY_HEADERS",
     "RequestContext",
@@ -140,7 +141,7 @@ class _Exchange:
             "request",
             method=self._method,
             path=self.scope["path"],
-            status=self.status,
+            status=self.status or None,  # none: the client went away, or the service ended
             milliseconds=round((time.perf_counter() - self._started) * 1000, 2),
             request_id=self.request_id,
             actor=state.get("actor"),

@@ -159,6 +159,7 @@ def _configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody asks for the client's address
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         # The rest is for commits and for what the application ends afterwards.

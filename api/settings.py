@@ -63,7 +63,7 @@ class Settings(BaseSettings):
     port: int = Field(8765, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     role: Role = Field("all", description="api, worker, or all: the API with a worker process")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least severity that is logged; polls answered 304 are debug"
+        "info", description="least severity that is logged; polls that succeed are debug"
     )
     log_format: Literal["json", "console"] = Field(
         "console", description="json for collectors, console for people"

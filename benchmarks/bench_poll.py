@@ -197,8 +197,8 @@ async def held(url: str, request: bytes, count: int, change: list[str]) -> dict[
     return {
         "held": count,
         "statuses": sorted(statuses),
-        "seconds_from_change": max(times) - started,
-        "seconds_from_first_answer": max(times) - min(times),
+        "seconds_from_change": round(max(times) - started, 3),
+        "seconds_from_first_answer": round(max(times) - min(times), 3),
     }
 
 
@@ -299,11 +299,13 @@ def measure_wake(target: Target, waiting: int, path: str, change: list[str]) -> 
     if process.stdout.readline().strip() != "held":
         raise RuntimeError("the polls were not held")
     memory = target.memory_mib()
+    before = target.cpu_seconds()
     process.stdin.write("go\n")
     process.stdin.flush()
     output, _ = process.communicate()
+    spent = target.cpu_seconds() - before
     found: dict[str, Any] = json.loads(output)
-    return {**found, "memory_mib_while_held": memory}
+    return {**found, "cpu_seconds": round(spent, 2), "memory_mib_while_held": memory}
 
 
 # The servers --------------------------------------------------------------------------------------

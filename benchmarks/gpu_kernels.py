@@ -24,8 +24,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-# Modules with a function ``cases``; the draft block first, because minutes may run out.
-_PROVIDERS = ("gpu_draft_block", "gpu_soft_label")
+# Modules with a function ``cases``, and their share of the time; what one leaves, the next gets.
+_PROVIDERS = {"gpu_draft_block": 2.0, "gpu_soft_label": 1.0}
 _BATCHES = (1, 8, 64, 256)
 
 
@@ -77,7 +77,10 @@ def _measured(options: argparse.Namespace, device: Any) -> dict[str, Any]:
         "copy_bandwidth_gb_per_s": None if bandwidth is None else bandwidth / 1e9,
         "groups": groups,
     }
-    for name in _providers(options.only):
+    providers = _providers(options.only)
+    for place, name in enumerate(providers):
+        left = 60.0 * options.minutes - (time.monotonic() - begin)
+        timer.allow(left * _PROVIDERS[name] / sum(_PROVIDERS[n] for n in providers[place:]))
         group: dict[str, Any] = {"provider": name, "complete": False, "rows": []}
         groups.append(group)
         module = importlib.import_module(f"benchmarks.{name}")

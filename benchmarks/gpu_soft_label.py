@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -57,6 +58,14 @@ def _eager_label(draft: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return 1.0 - 0.5 * distance, distance
 
 
+@cache
+def _compiled_label() -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Inductor's version, compiled once for all shapes; as it is where there is no GPU."""
+    if not torch.cuda.is_available():
+        return _eager_label
+    return torch.compile(_eager_label, fullgraph=True, dynamic=True)
+
+
 class _Rows:
     """Scores of one batch and everything that is measured on them."""
 
@@ -85,7 +94,7 @@ class _Rows:
         """Labels of every row."""
         contenders = [
             Contender("eager", lambda: _eager_label(self._draft, self._target)),
-            Contender("compiled", self._compiled(_eager_label)),
+            Contender("compiled", lambda: _compiled_label()(self._draft, self._target)),
             Contender("unfused", self._unfused),
             Contender("split", lambda: self._terms(Form.SPLIT)),
             Contender("one_launch", lambda: self._terms(Form.ONE_LAUNCH)),
@@ -98,12 +107,6 @@ class _Rows:
         """Our comparison behind two library reductions: five launches, both rows read twice."""
         known = tuple(v.float().logsumexp(-1) for v in (self._draft, self._target))
         return soft_label.soft_label_terms(self._draft, self._target, self._one, self._one, *known)
-
-    def _compiled(self, function: Callable[[Tensor, Tensor], object]) -> Callable[[], object]:
-        if self._draft.device.type != "cuda":
-            return lambda: function(self._draft, self._target)
-        compiled = torch.compile(function, fullgraph=True, dynamic=True)
-        return lambda: compiled(self._draft, self._target)
 
     def backward(self) -> Case:
         """Gradient of the distance to the draft scores, forward statistics given."""

@@ -107,15 +107,19 @@ class Timer:
 
     Args:
         device: a GPU; anything else is run once and not timed.
-        seconds: of the whole run; contenders that come later are skipped.
+        seconds: until contenders are skipped; see also :meth:`allow`.
     """
 
     def __init__(self, device: torch.device, seconds: float) -> None:
         self._gpu = device.type == "cuda"
-        self._deadline = time.monotonic() + seconds
+        self.allow(seconds)
         if self._gpu:
             size = int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
             self._eviction = torch.empty(max(2 * size, 1 << 26), dtype=torch.uint8, device=device)
+
+    def allow(self, seconds: float) -> None:
+        """From now on, this long."""
+        self._deadline = time.monotonic() + seconds
 
     @property
     def is_over(self) -> bool:

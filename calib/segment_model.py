@@ -145,8 +145,8 @@ class SegmentModel:
             hazards = tuple(
                 replace(
                     hazard,
-                    intercept=hazard.intercept + fit.intercepts[place] - pooled.intercepts[place],
-                    slope=hazard.slope + fit.slopes[place] - pooled.slopes[place],
+                    intercept=hazard.intercept + (fit.intercepts[place] - pooled.intercepts[place]),
+                    slope=hazard.slope + (fit.slopes[place] - pooled.slopes[place]),
                 )
                 for place, hazard in enumerate(pooled.hazards)
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 
 from fastapi import APIRouter
 
@@ -26,5 +25,4 @@ ROUTE_MODULES = (
 
 def routers() -> list[APIRouter]:
     """The routers, loaded now."""
-    names = [f"{__name__}.{name}" for name in ROUTE_MODULES]
-    return [import_module(name).router for name in names if find_spec(name) is not None]
+    return [import_module(f"{__name__}.{name}").router for name in ROUTE_MODULES]

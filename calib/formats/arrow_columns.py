@@ -59,26 +59,12 @@ def _position_array(column: Column, values: NDArray[Any], list_type: pa.DataType
 
 def _row_array(column: Column, values: NDArray[Any], target: pa.DataType) -> pa.Array:
     if column.kind is ColumnKind.TEXT:
-        return _dictionary(values)
+        return pa.array(values, type=pa.string()).dictionary_encode()
     # Where null reads as the default there is no unknown to write; NaN differs from itself.
     if not column.nullable or column.null_value == column.absent_value:
         return pa.array(values, type=target)
     unknown = np.isnan(values) if column.kind is ColumnKind.FLOAT else values == column.null_value
     return pa.array(values, type=target, mask=unknown)
-
-
-def _dictionary(texts: NDArray[np.object_]) -> pa.DictionaryArray:
-    """Texts by number, in the order in which they first appear; twice as fast as letting Arrow."""
-    cells = texts.tolist()
-    numbers = dict.fromkeys(cells)
-    nulls = numbers.pop(None, cells) is None
-    numbers = {word: number for number, word in enumerate(numbers)}
-    if nulls:
-        numbers[None] = -1
-    indices = np.fromiter(map(numbers.__getitem__, cells), dtype=np.int32, count=len(cells))
-    words = pa.array([word for word in numbers if word is not None], type=pa.string())
-    mask = indices < 0 if nulls else None
-    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=mask), words)
 
 
 def values_from_array(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = ["CalibrationClient"]
 
 _FILE_SECONDS = 1.0  # longest time that start() waits for the last-known-good file
 _NO_KEY = "0" * 64  # a digest that no key has
+_FORMS = ("temperatures", "affine", "identity", None)
 _LOG = logging.getLogger("dspark_calib_client")
 
 
@@ -146,6 +148,7 @@ class CalibrationClient:
         )
         self._monotonic = monotonic
         self._session: Session | None = None
+        self._starting = threading.Lock()
         self._resume = False  # in a child process: whether the parent's client was running
         self._key_is_known = True
         self._cached = self._view()
@@ -158,19 +161,7 @@ class CalibrationClient:
         That second is for the last-known-good file: its numbers are in use when this returns,
         unless its disk hangs. The service is not waited for.
         """
-        try:
-            self._resume = False
-            if self._session is not None and self._session.is_alive():
-                return True
-            self._drop_session()
-            self._session = self._new_session()
-            self._session.start(_FILE_SECONDS)
-            return True
-        except Exception:  # noqa: BLE001  (an engine that cannot have threads runs on regardless)
-            self._counters.add("start_errors")
-            _LOG.exception("the client could not start")
-            self._drop_session()
-            return False
+        return self._start(_FILE_SECONDS)
 
     def stop(self, timeout: float = 5.0) -> bool:
         """Send what is waiting and end both threads, within ``timeout`` seconds.
@@ -184,12 +175,7 @@ class CalibrationClient:
         if session is None:
             return True
         before = self._counters.value("rows_abandoned")
-        try:
-            ended = session.stop(max(0.0, min(float(timeout), 1e6)))
-        except Exception:  # noqa: BLE001  (stopping must not raise either)
-            self._counters.add("stop_errors")
-            _LOG.exception("the client could not stop in good order")
-            return False
+        ended = session.stop(_bounded(timeout))
         return ended and self._counters.value("rows_abandoned") == before
 
     def __enter__(self) -> CalibrationClient:
@@ -209,7 +195,8 @@ class CalibrationClient:
     def on_change(self, listener: Listener) -> None:
         """Call ``listener(temperatures)`` on every change of numbers, state or source.
 
-        It runs in the poller's thread: what it raises is counted, while it runs nothing is polled.
+        It runs in the poller's thread, between polls: what it raises is counted, and while it runs
+        nothing is polled.
         """
         self._listeners.add(listener)
 
@@ -262,12 +249,12 @@ class CalibrationClient:
             temperatures: what was applied.
             form: ``temperatures``, ``affine`` or ``identity``; None works it out for temperatures.
         """
-        try:
-            identity = temperatures.revision == 0
-            word = form or ("identity" if identity else "temperatures")
-            self._rows.applied = Applied(temperatures.publication, temperatures.revision, word)
-        except Exception:  # noqa: BLE001  (called from the engine's step)
+        given: Any = temperatures
+        if not isinstance(given, Temperatures) or form not in _FORMS:
             self._counters.add("calls_failed")
+            return
+        word = form or ("identity" if temperatures.revision == 0 else "temperatures")
+        self._rows.applied = Applied(temperatures.publication, temperatures.revision, word)
 
     def observe(
         self,
@@ -295,7 +282,7 @@ class CalibrationClient:
         """
         try:
             if self._resume:
-                self.start()
+                self._start(0.0)
             return self._rows.observe(confidence_logits, verified, accepted, request, step, columns)
         except Exception:  # noqa: BLE001  (called from the engine's step)
             self._counters.add("calls_failed")
@@ -312,7 +299,7 @@ class CalibrationClient:
         """
         try:
             if self._resume:
-                self.start()
+                self._start(0.0)
             return self._rows.record_rows(columns)
         except Exception:  # noqa: BLE001  (called from the engine's step)
             self._counters.add("calls_failed")
@@ -341,6 +328,7 @@ class CalibrationClient:
             session.leave_to_parent()
         self._knowledge.reset_lock_after_fork()
         self._counters.reset_after_fork()
+        self._starting = threading.Lock()
         self._queue.reset_after_fork()
         # Good for no time at all, so that the next current() looks anew, and starts.
         self._cached = View(None, self._cached.temperatures, -math.inf, math.inf)
@@ -362,7 +350,7 @@ class CalibrationClient:
 
     def _refreshed(self) -> View:
         if self._resume:
-            self.start()
+            self._start(0.0)
         view = self._view()
         self._cached = view
         return view
@@ -375,6 +363,25 @@ class CalibrationClient:
             wall=self._shared.wall_clock(),
             stale_after=self._configuration.stale_after,
         )
+
+    def _start(self, file_seconds: float) -> bool:
+        if not self._starting.acquire(blocking=False):
+            return False  # another thread is at it
+        try:
+            self._resume = False
+            if self._session is not None and self._session.is_alive():
+                return True
+            self._drop_session()
+            self._session = self._new_session()
+            self._session.start(file_seconds)
+            return True
+        except Exception:  # noqa: BLE001  (an engine that cannot have threads runs on regardless)
+            self._counters.add("start_errors")
+            _LOG.exception("the client could not start")
+            self._drop_session()
+            return False
+        finally:
+            self._starting.release()
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None
@@ -402,3 +409,9 @@ class CalibrationClient:
         parameters = {"engine": self._configuration.engine, "client": VERSION}
         key = self._knowledge.key
         return parameters if key is None else {**parameters, "key": key}
+
+
+def _bounded(seconds: Any) -> float:
+    """A time-out between 0 and a day; 0 for what is no number."""
+    number = isinstance(seconds, (int, float)) and seconds == seconds  # NaN differs from itself
+    return float(min(max(seconds, 0), 86_400)) if number else 0.0

@@ -32,6 +32,7 @@ __all__ = ["Poller", "Reports", "problem_slug", "status_word"]
 
 LARGEST_BODY = 2**20  # a publication with its evidence is some kilobytes
 _SMALLEST_GAP = 1.0  # seconds between two polls, however fast the news
+_SURELY_HELD = 5.0  # seconds that no answer takes unless the poll was held
 _LOG = logging.getLogger("dspark_calib_client")
 
 
@@ -226,7 +227,7 @@ class Poller:
         if self._configuration.wait and outcome == "changed":
             return gap + self._draw.uniform(0.0, smallest)  # the whole fleet got the news at once
         if self._configuration.wait and outcome == "unchanged":
-            was_held = now - began >= self._configuration.wait / 2
+            was_held = now - began >= min(self._configuration.wait / 2, _SURELY_HELD)
             if was_held or not held_before:
                 return gap
         return max(gap, self._until_next_instant(first, now))

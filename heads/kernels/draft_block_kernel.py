@@ -38,7 +38,7 @@ from heads.kernels.tile_axes import across, down
 from heads.kernels.vocabulary_sweep import sweep
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("rows", "gamma"))
 def prepare_kernel(
     hidden_ptr: tl.tensor,  # [B, γ, D]
     hidden_row: tl.tensor,
@@ -75,7 +75,20 @@ def prepare_kernel(
         tl.store(confidence_base_ptr + pair, base, mask=live)
 
 
-@triton.jit
+# One build for every position, batch and shard: what changes between launches is not specialised.
+@triton.jit(
+    do_not_specialize=(
+        "slopes_row",
+        "intercepts_row",
+        "index",
+        "rows",
+        "gamma",
+        "vocabulary",
+        "vocabulary_offset",
+        "programs",
+        "row_blocks",
+    )
+)
 def position_kernel(
     base_ptr: tl.tensor,  # [B, γ, V'] U
     base_row: tl.tensor,

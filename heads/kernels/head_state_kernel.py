@@ -25,7 +25,7 @@ from heads.kernels.drafted_tokens import previous_tokens
 from heads.kernels.elementary_functions import sigmoid, tanh
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("rows", "gamma"))
 def projection_kernel(
     hidden_ptr: tl.tensor,  # [B, γ, D]
     hidden_row: tl.tensor,
@@ -61,7 +61,7 @@ def projection_kernel(
     tl.store(place, total + bias[:, None], mask=known[:, None] & live[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("index", "rows", "gamma", "vocabulary"))
 def gated_kernel(
     w1_ptr: tl.tensor,  # [V, r]
     w1_row: tl.tensor,
@@ -102,7 +102,7 @@ def gated_kernel(
     tl.store(latents_ptr + row[None, :] * RANK + column[:, None], latent, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("index", "rows", "gamma", "vocabulary"))
 def recurrent_kernel(
     w1_ptr: tl.tensor,  # [V, r]
     w1_row: tl.tensor,

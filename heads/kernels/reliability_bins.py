@@ -45,7 +45,7 @@ def _cells_of(
 
 
 @triton.jit(do_not_specialize=["rows", "gamma", "cells"])
-def _sums_kernel(
+def sums_kernel(
     p: tl.tensor,  # [rows, gamma]
     y: tl.tensor,  # [rows, gamma]
     mask: tl.tensor,  # [rows, gamma] or None
@@ -62,6 +62,7 @@ def _sums_kernel(
     FEW: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
+    """One program a block of rows of one position: its part of every cell's sums."""
     position = tl.program_id(1)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at = row.to(tl.int64) * gamma + position
@@ -189,7 +190,7 @@ def reliability_sums(
         return BinnedSums(sums, invalid)
     size_of_block = block or _BLOCK
     with torch.cuda.device_of(p):
-        _sums_kernel[(triton.cdiv(rows, size_of_block), gamma)](
+        sums_kernel[(triton.cdiv(rows, size_of_block), gamma)](
             _dense(p), _dense(y), _dense(mask), _dense(bins), _dense(log_losses), sums, invalid,
             rows, gamma, cells,
             MASKED=mask is not None, BINS=bins is not None, LOSSES=with_losses,

@@ -152,7 +152,7 @@ NO_JSON: dict[str, bytes] = {
     "deep objects": NOT_STRICT % (b'{"a":' * 20_000 + b"1" + b"}" * 20_000),
     "deep and never closed": b'{"gamma":7,"rows":' + b"[" * 100_000,
     "arrow stream called json": arrow_stream([GOOD], GAMMA),
-    "gzip called json": gzip.compress(GOOD_BODY),
+    "gzip called json": gzip.compress(GOOD_BODY, mtime=0),
     "zip archive": b"PK\x03\x04" + bytes(40),
     "png": b"\x89PNG\r\n\x1a\n" + bytes(40),
     "xml": b"<rows gamma='7'/>",
@@ -352,7 +352,7 @@ BAD_COLUMNS: dict[str, dict[str, Any]] = {
 
 # Codings and headers ---------------------------------------------------------------------------
 
-GZIPPED = gzip.compress(GOOD_BODY)
+GZIPPED = gzip.compress(GOOD_BODY, mtime=0)
 ZSTANDARD = zstandard.ZstdCompressor(write_checksum=True).compress(GOOD_BODY)
 
 
@@ -380,8 +380,8 @@ BROKEN_CODINGS: dict[str, tuple[str, bytes]] = {
     "gzip with zeros behind": ("gzip", GZIPPED + bytes(8)),
     "gzip with a cut second member": ("gzip", GZIPPED + GZIPPED[:20]),
     "gzip of an unknown method": ("gzip", GZIPPED[:2] + b"\x07" + GZIPPED[3:]),
-    "gzip twice": ("gzip", gzip.compress(GZIPPED)),
-    "gzip of cut json": ("gzip", gzip.compress(GOOD_BODY[:-1])),
+    "gzip twice": ("gzip", gzip.compress(GZIPPED, mtime=0)),
+    "gzip of cut json": ("gzip", gzip.compress(GOOD_BODY[:-1], mtime=0)),
     "gzip of two documents": ("gzip", GZIPPED + GZIPPED),
     "zstd of nothing": ("zstd", b""),
     "zstd that is plain": ("zstd", GOOD_BODY),

@@ -70,6 +70,7 @@ def problem(answer: bytes) -> dict[str, Any]:
     assert b"connection: close" in head.lower()
     found: dict[str, Any] = json.loads(body)
     assert head.startswith(b"HTTP/1.1 %d " % found["status"])
+    assert found["request_id"]
     return found
 
 

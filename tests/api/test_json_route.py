@@ -21,7 +21,12 @@ def small(tmp_path: Path) -> Iterator[Service]:
 
 @pytest.mark.parametrize(
     "media_type",
-    ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json"],
+    [
+        "application/json",
+        "application/json; charset=utf-8",
+        "APPLICATION/JSON",
+        "application/x+json",
+    ],
 )
 def test_json_is_read(service: Service, media_type: str) -> None:
     answer = service.client.put(PATH, content=BODY, headers={"Content-Type": media_type})

@@ -17,7 +17,9 @@ from tests.support.publications import publish, register
 
 
 @pytest.fixture(params=dialects())
-def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Database, Database]]:
+def databases(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[Database, Database]]:
     """Two processes' views of one database with a drafter in it."""
     name = f"hints_{time.monotonic_ns()}"
     if request.param == "sqlite":

@@ -217,6 +217,34 @@ def test_an_outage_is_seen_survived_and_over(
     asyncio.run(story())
 
 
+@pytest.mark.slow
+def test_a_restart_of_postgresql_is_survived() -> None:
+    """A real one: every connection is gone, the one that listens too."""
+    if "postgresql" not in dialects():
+        return  # left out by the variable that dialects() reads
+    server = shared_server()
+    name = f"restart_{time.monotonic_ns()}"
+    address = server.create_database(name)
+    theirs = Database.open(address)
+    upgrade(theirs)
+    register(theirs)
+
+    async def story() -> None:
+        async with following(address) as feed:
+            wait = asyncio.create_task(feed.wait("drafter", 1, PATIENCE))
+            await asyncio.to_thread(server.restart)
+            assert number(feed) == 1
+            theirs.check()
+            await asyncio.to_thread(publish, theirs, [1.5] * 7)
+            await asyncio.wait_for(wait, PATIENCE)
+            assert number(feed) == 2
+            assert feed.alive
+
+    asyncio.run(story())
+    theirs.close()
+    server.drop_database(name)
+
+
 def test_it_does_not_start_on_a_database_that_is_away(tmp_path: Path) -> None:
     database = Database.open(f"sqlite:///{tmp_path / 'without-tables.db'}")
 

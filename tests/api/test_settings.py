@@ -11,7 +11,10 @@ from calib.errors import ConfigurationError
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine sets stays out of these tests."""
-    for name in [CONFIG_VARIABLE, *(f"{ENVIRONMENT_PREFIX}{f.upper()}" for f in Settings.model_fields)]:
+    for name in [
+        CONFIG_VARIABLE,
+        *(f"{ENVIRONMENT_PREFIX}{f.upper()}" for f in Settings.model_fields),
+    ]:
         monkeypatch.delenv(name, raising=False)
 
 

@@ -42,9 +42,7 @@ def test_the_body_of_a_drafter_has_its_tag() -> None:
 
 
 def test_every_version_has_a_tag_of_its_own() -> None:
-    later = DrafterState(
-        Drafter("drafter", 7, KEY_7, 5, 0.5), STATE.aliases, STATE.publication
-    )
+    later = DrafterState(Drafter("drafter", 7, KEY_7, 5, 0.5), STATE.aliases, STATE.publication)
     assert drafter_body(later)[1] != drafter_body(STATE)[1]
 
 

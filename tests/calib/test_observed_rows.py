@@ -46,8 +46,8 @@ def test_records_keep_out_what_may_not_teach() -> None:
     assert found(ObservedRows.of_records(records, "hard"), 2) == [([0, 2], [0, 1]), ([2], [0])]
     # c* of position 2 of the first row is known and still says nothing: it was not reached.
     soft = found(ObservedRows.of_records(records, "soft"), 2)
-    assert soft[0] == ([0, 2], [pytest.approx(0.1), pytest.approx(0.5)])
-    assert soft[1] == ([], [])
+    assert [index for index, _ in soft] == [[0, 2], []]
+    assert soft[0][1] == pytest.approx([0.1, 0.5])
 
 
 def test_wrong_sources_are_named() -> None:

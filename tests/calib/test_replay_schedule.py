@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def steps_of(sizes: list[int], slots: list[int] | None = None) -> ReplaySteps:
 
 def parts(steps: ReplaySteps) -> list[slice]:
     ends = steps.starts.tolist()
-    return [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    return [slice(a, b) for a, b in pairwise(ends)]
 
 
 def survivals(rows: int, gamma: int, seed: int) -> NDArray[np.float64]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def grouped(records: AcceptanceRecords, known: Any = None, **options: Any) -> Re
 
 def steps_of(found: ReplaySteps) -> list[list[int]]:
     ends = found.starts.tolist()
-    return [found.rows[a:b].tolist() for a, b in zip(ends, ends[1:], strict=False)]
+    return [found.rows[a:b].tolist() for a, b in pairwise(ends)]
 
 
 def test_rows_of_one_engine_and_step_ran_together() -> None:

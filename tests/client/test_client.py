@@ -383,10 +383,13 @@ def test_a_listener_that_raises_does_not_stop_the_news(make: Make, service: Stan
         lambda c: c.record_rows({"verified": 3}),
         lambda c: c.record_rows({1: 2}),
         lambda c: c.report_applied(None),
+        lambda c: c.report_applied(c.current(), "both"),
         lambda c: c.change_key(object()),
         lambda c: c.change_key({"gamma": float("nan")}, baked_in=[0.0]),
         lambda c: c.stop(-5.0),
         lambda c: c.stop(float("nan")),
+        lambda c: c.stop("soon"),
+        lambda c: c.stop(10**400),
         lambda c: c.poll_now(),
         lambda c: c.accept_older_publications(),
     ],
@@ -424,6 +427,22 @@ def test_a_system_without_threads_runs_on_what_is_baked_in(
     assert client.current().values == (2.0, 2.0, 2.0)
     assert client.start()
     assert eventually(lambda: client.current().state is State.FRESH)
+
+
+def test_a_child_starts_without_waiting(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fork the first call starts the client, and that call may be in the decode loop."""
+    waits: list[float] = []
+    client = make()
+    client.start()
+    client.stop()
+    monkeypatch.setattr(
+        "dspark_calib_client.session.Session.start", lambda self, seconds: waits.append(seconds)
+    )
+    for call in (client.current, lambda: client.observe(LOGITS, 3, 1), client.metrics):
+        client.reset_after_fork()
+        client._resume = True  # as in the child of a process in which it ran
+        call()
+    assert waits == [0.0, 0.0, 0.0]
 
 
 def test_readers_never_see_a_mixed_vector_or_a_step_back(

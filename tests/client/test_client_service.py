@@ -24,6 +24,7 @@ GAMMA = 7
 KEY = {**FIELDS, "gamma": GAMMA}
 TEMPERATURES = [1.5, 1.4, 1.3, 1.2, 1.1, 1.0, 0.9]
 PATIENCE = 60.0
+START_SECONDS = 240.0  # the service imports a lot, and the machine may be busy
 
 
 class Operator:
@@ -61,7 +62,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def url(database: str) -> Iterator[str]:
     """A running service; each test has a drafter of its own."""
-    with ServiceProcess(database) as running:
+    with ServiceProcess(database, start_seconds=START_SECONDS) as running:
         yield running.url
 
 
@@ -191,7 +192,7 @@ def test_another_model_gets_identity_and_leaves_no_rows(
 def test_a_killed_service_costs_no_row_and_no_number(http: httpx.Client, tmp_path: Path) -> None:
     """kill −9 while rows flow, twice; every row is stored once, and the engine never notices."""
     mine = f"sqlite:///{tmp_path}/store.db"
-    running = ServiceProcess(mine)
+    running = ServiceProcess(mine, start_seconds=START_SECONDS)
     try:
         Operator(http, running.url, "killed").promote(TEMPERATURES)
         port = running.port
@@ -206,7 +207,7 @@ def test_a_killed_service_costs_no_row_and_no_number(http: httpx.Client, tmp_pat
                         assert eventually(lambda: client.metrics()["rows_delivered"] > 0, PATIENCE)
                         running.kill()
                     assert client.current().values == tuple(TEMPERATURES)
-                running = ServiceProcess(mine, port=port)
+                running = ServiceProcess(mine, port=port, start_seconds=START_SECONDS)
             assert eventually(lambda: client.metrics()["rows_delivered"] == 200, PATIENCE)
             assert eventually(lambda: client.current().state is State.FRESH, PATIENCE)
             assert client.stop(20.0)

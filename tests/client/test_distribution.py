@@ -28,10 +28,6 @@ def test_httpx_is_the_only_dependency() -> None:
     assert "optional-dependencies" not in PROJECT
 
 
-def test_the_version_is_one() -> None:
-    assert PROJECT["version"] == dspark_calib_client.__version__
-
-
 def test_the_public_names() -> None:
     assert sorted(dspark_calib_client.__all__) == [
         "CalibrationClient",

@@ -261,6 +261,8 @@ def test_delays_with_a_wait() -> None:
     assert poller._next_delay(("unchanged", None), now - 2.0, now) == 0.0
     # Held and over: again at once.
     assert poller._next_delay(("unchanged", None), now - 20.0, now) == 0.0
+    # Held for less than asked, by a service with a limit of its own.
+    assert poller._next_delay(("unchanged", None), now - 6.0, now) == 0.0
     # Not held although asked to: the service cannot, so do not spin.
     assert poller._next_delay(("unchanged", None), now - 0.01, now - 1.0) > 10.0
     # News: soon, but not with the whole fleet at one instant.

@@ -75,8 +75,10 @@ def test_an_interpreter_leaves_at_once(behaviour: bad.Behaviour, ending: str, co
 def test_both_threads_are_daemons() -> None:
     with bad.dead_port() as url:
         client = CalibrationClient(url, DRAFTER, GAMMA, KEY, engine_id="e")
+        before = set(threading.enumerate())
         client.start()
-        mine = [t for t in threading.enumerate() if t.name.startswith("dspark-calib")]
+        new = set(threading.enumerate()) - before
+        mine = [thread for thread in new if thread.name.startswith("dspark-calib")]
         assert len(mine) == 2
         assert all(thread.daemon for thread in mine)
         client.stop(2.0)

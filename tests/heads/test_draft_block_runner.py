@@ -121,7 +121,7 @@ def test_a_recording_with_a_runner_continues_only_with_one(tmp_path: Path) -> No
 
 def test_what_a_runner_cannot_do_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="no Markov head"):
-        DraftBlockRunner(tiny_drafter(TARGET, markov_rank=0, enable_confidence_head=False), rows=1)
+        DraftBlockRunner(tiny_drafter(TARGET, markov_rank=0), rows=1)
     drafter = tiny_drafter(TARGET)
     runner = DraftBlockRunner(drafter, rows=1)
     assert runner.reason.startswith("reference: ")

@@ -64,7 +64,9 @@ def test_a_block_agrees_with_the_modules(kind: dict[str, Any]) -> None:
 
 
 def test_heads_without_markov_input_or_confidence() -> None:
-    plain = weights_of(tiny_drafter(TARGET, confidence_head_with_markov=False))
+    hidden_only = tiny_drafter(TARGET)
+    hidden_only.renew_confidence_head(with_markov=False)
+    plain = weights_of(hidden_only)
     assert plain.confidence_code is None
     assert plain.confidence_hidden is not None
     assert plain.confidence_hidden.shape == (32,)

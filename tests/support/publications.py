@@ -31,9 +31,7 @@ def publish(
         calibration = Calibration.from_temperatures(
             temperatures, gamma=drafter.gamma, key=drafter.key
         )
-        stored = revisions.add_revision(
-            connection, name, calibration, provenance={}, actor="test"
-        )
+        stored = revisions.add_revision(connection, name, calibration, provenance={}, actor="test")
         return publications.publish(
             connection,
             name,

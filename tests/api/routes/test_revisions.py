@@ -56,7 +56,7 @@ def test_r69_values_that_are_none_are_422_and_change_nothing(service: Service, r
     answer = send(service, raw)
     assert answer.status_code == 422, answer.text
     assert answer.headers["Content-Type"] == "application/problem+json"
-    body = json.loads(answer.content, parse_constant=lambda word: pytest.fail(word))
+    body = json.loads(answer.content, parse_constant=pytest.fail)
     assert body["status"] == 422
     assert body["errors"]
     assert service.poll().content == before.content

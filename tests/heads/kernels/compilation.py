@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -28,6 +29,8 @@ from types import TracebackType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+
+_LONGEST_SECONDS = 900.0  # of one compilation; seconds are usual
 
 Constant = int | float | bool | str | None
 
@@ -170,9 +173,14 @@ class Compiler:
         process = self._running()
         if process.stdin is None or process.stdout is None:
             raise CompilationError("the compiling process has no pipes")
-        process.stdin.write(json.dumps({"job": asdict(job), "target": target}) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
+        watchdog = threading.Timer(_LONGEST_SECONDS, process.kill)
+        watchdog.start()
+        try:
+            process.stdin.write(json.dumps({"job": asdict(job), "target": target}) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        finally:
+            watchdog.cancel()
         if not line:
             self._process = None
             raise CompilationError(f"the compiling process died with {process.wait(60)}")

@@ -188,16 +188,17 @@ def run_kernels(
 def compilation_of(launch: KernelLaunch, name: str = "") -> Compilation:
     """The job that compiles what this launch would compile on a GPU."""
     types, constants, divisible = {}, {}, []
+    runtime = launch.kernel.kwargs["do_not_specialize"] or ()
     for argument, value in launch.arguments.items():
         if isinstance(value, Tensor):
             types[argument] = TYPES[value.dtype]
             if value.storage_offset() * value.element_size() % 16 == 0:
                 divisible.append(argument)
-        elif value is None or argument.isupper() or value == 1:
+        elif value is None or argument.isupper() or (value == 1 and argument not in runtime):
             constants[argument] = value
         else:
             types[argument] = "i32"
-            if value % 16 == 0:
+            if value % 16 == 0 and argument not in runtime:
                 divisible.append(argument)
     function = launch.kernel.fn
     kernel = f"{function.__module__}:{function.__name__}"

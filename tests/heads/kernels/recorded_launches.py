@@ -33,7 +33,7 @@ def recorded(module: ModuleType, name: str) -> Iterator[list[Compilation]]:
     """Jobs of every launch that functions of a module make inside the block.
 
     Args:
-        module: whose kernels, named ``_…_kernel``, are replaced.
+        module: whose kernels, named ``…_kernel``, are replaced.
         name: of the jobs, after the kernel's own.
     """
     kernels = {n: k for n, k in vars(module).items() if n.endswith("_kernel")}
@@ -59,7 +59,7 @@ class _Recorder:
         self._kernel, self._jobs = f"{module.__name__}:{kernel_name}", jobs
         self._names = kernel.arg_names
         self._plain = _plain(kernel)
-        self._name = f"{kernel_name.removesuffix('_kernel').strip('_').replace('_', '-')}-{name}"
+        self._name = f"{kernel_name.removesuffix('_kernel').replace('_', '-')}-{name}"
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return self._record

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from heads.kernels import soft_label
+from heads.kernels import soft_label, soft_label_gradient
 from heads.kernels.soft_label import Form
 from tests.heads.kernels.compilation import Compilation
 from tests.heads.kernels.recorded_launches import recorded
@@ -38,8 +38,8 @@ def _backward(
     scores = [torch.empty(_ROWS, _VOCABULARY, dtype=dtype) for dtype in (draft, target)]
     column, statistics = torch.empty(_ROWS), torch.empty(7, _ROWS)
     labels = torch.empty(_ROWS, dtype=torch.long) if labelled else None
-    with recorded(soft_label, name) as jobs:
-        soft_label.soft_label_gradient(
+    with recorded(soft_label_gradient, name) as jobs:
+        soft_label_gradient.soft_label_gradient(
             column, column if labelled else None, *scores, column, column, labels, statistics
         )
     return jobs

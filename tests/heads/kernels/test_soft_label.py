@@ -287,6 +287,17 @@ def test_rows_may_have_gaps_between_them(device: torch.device) -> None:
     assert torch.equal(found.label, labels_of(draft[::2], target[::2], device).label)
 
 
+def test_columns_may_have_gaps(device: torch.device) -> None:
+    draft, target = scores(3, 200)
+    columns = torch.tensor([[1.0, 0.5], [0.6, -2.0], [2.0, 3.0]], device=device)
+    assert columns[:, 0].stride() == (2,)
+    options = {"temperature": columns[:, 0], "confidence_logits": columns[:, 1]}
+    spread = labels_of(draft, target, device, **options)
+    closed = labels_of(draft, target, device, **{n: c.contiguous() for n, c in options.items()})
+    assert torch.equal(spread.label, closed.label)
+    assert torch.equal(spread.confidence_error, closed.confidence_error)
+
+
 def test_an_empty_batch(device: torch.device) -> None:
     found = labels_of(torch.zeros(0, 9), torch.zeros(0, 9), device)
     assert found.label.shape == (0,)

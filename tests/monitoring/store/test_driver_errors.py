@@ -10,6 +10,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from calib.errors import CalibrationError, InvalidInputError
 from monitoring.store.database import Database
 from monitoring.store.driver_errors import translated
 from monitoring.store.errors import (
@@ -107,10 +108,12 @@ def test_no_connection_left_is_busy() -> None:
         ("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$", StoreBusyError),
         ("DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$", StoreBusyError),
         ("DO $$ BEGIN RAISE SQLSTATE '57P03'; END $$", StoreUnavailableError),
-        ("SELECT 1 / 0", StoreError),
+        ("SELECT 1 / 0", InvalidInputError),
     ],
 )
-def test_states_of_postgresql(database: Database, statement: str, kind: type[StoreError]) -> None:
+def test_states_of_postgresql(
+    database: Database, statement: str, kind: type[CalibrationError]
+) -> None:
     with shared_server().connect(str(database.engine.url.database)) as other, other.transaction():
         if "LOCK TABLE" in statement:
             other.execute("LOCK TABLE drafters IN ACCESS EXCLUSIVE MODE")

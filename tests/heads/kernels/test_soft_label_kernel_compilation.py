@@ -48,3 +48,15 @@ def test_kernels_of_one_row(job: Compilation, target: str, compiler: Compiler) -
 @pytest.mark.parametrize("job", ODD, ids=str)
 def test_odd_sizes_compile(job: Compilation, compiler: Compiler) -> None:
     check(compiler.compile(job, "gfx942"), loads=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm80", "sm90", "sm100"])
+def test_programs_that_wait_acquire_what_others_release(target: str, compiler: Compiler) -> None:
+    """Polling is a load, not an atomic that would write; sums of others come from the L2 cache."""
+    job = next(job for job in STREAMING if job.name == "one-launch-bf16")
+    report = compiler.compile(job, target)
+    assert report.count(r"^ld\.global\.gpu\.acquire") == 2
+    assert report.count(r"^atom\.global\.gpu\.(release|acq_rel)") == 2
+    assert report.count(r"^atom\.global\.gpu\.relaxed") == 1
+    assert report.count(r"^ld\.global\.cg") > 0
