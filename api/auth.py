@@ -1,8 +1,8 @@
 """Bearer tokens with scopes; without tokens only this machine is answered.
 
-Tokens are compared in the database's rows, hashed and in constant time, and remembered by their
-hash for a second, so a revoked one stops working within two. While the database is away the last
-answers hold: engines go on polling, and nobody new gets in.
+Tokens are compared with the database's rows, hashed and in constant time, and remembered by their
+hash for less than two seconds, so a revoked one stops working within two. While the database is
+away the last answers hold: engines go on polling, and nobody new gets in.
 
 ``operate`` includes reading: who may roll back must be able to look.
 """
@@ -46,7 +46,10 @@ __all__ = [
 
 SCOPES = ("read:temperatures", "read:reports", "write:telemetry", "operate")
 
-_FRESH_SECONDS = 1.0  # half of the two seconds within which a revocation takes effect
+# A revocation takes effect within two seconds: what is older is asked anew before it is used, and
+# what is older than the first of these in the background, so that polls rarely wait for it.
+_FRESH_SECONDS = 1.0
+_USABLE_SECONDS = 1.9
 _MOST_REMEMBERED = 10_000
 _LONGEST_SECRET = 512
 
@@ -104,10 +107,17 @@ class Authenticator:
         self._asking: dict[bytes, asyncio.Task[_Answer]] = {}
 
     def remembered(self, authorization: bytes | None) -> Principal | None:
-        """Who sends this ``Authorization`` header, if that was read within the last second."""
-        answer = self._answers.get(_digest(authorization))
-        if answer is None or self._monotonic() - answer.read_at > _FRESH_SECONDS:
+        """Who sends this ``Authorization`` header, if that was read within the last two seconds.
+
+        Call it on the event loop, where it may begin to read again.
+        """
+        digest = _digest(authorization)
+        answer = self._answers.get(digest)
+        age = float("inf") if answer is None else self._monotonic() - answer.read_at
+        if answer is None or age > _USABLE_SECONDS:
             return None
+        if age > _FRESH_SECONDS and digest not in self._asking:
+            self._ask(digest, _secret(authorization))
         return self._valid(answer)
 
     async def principal(self, authorization: bytes | None) -> Principal:
@@ -135,12 +145,14 @@ class Authenticator:
 
     async def _asked(self, digest: bytes, secret: str | None) -> _Answer:
         """Ask the database, once for all requests that wait for the same answer."""
-        task = self._asking.get(digest)
-        if task is None:
-            task = asyncio.ensure_future(asyncio.to_thread(self._read, secret))
-            self._asking[digest] = task
-            task.add_done_callback(lambda done: self._asked_done(digest, done))
+        task = self._asking.get(digest) or self._ask(digest, secret)
         return await asyncio.shield(task)
+
+    def _ask(self, digest: bytes, secret: str | None) -> asyncio.Task[_Answer]:
+        task = asyncio.ensure_future(asyncio.to_thread(self._read, secret))
+        self._asking[digest] = task
+        task.add_done_callback(lambda done: self._asked_done(digest, done))
+        return task
 
     def _asked_done(self, digest: bytes, task: asyncio.Task[_Answer]) -> None:
         self._asking.pop(digest, None)

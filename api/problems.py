@@ -198,11 +198,12 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 def respond(request: Request, problem: ProblemError, cause: Exception | None = None) -> Response:
-    """The answer for ``problem``, with the request's path and id; 5xx are logged with the cause."""
-    if problem.kind.status >= 500:
-        structlog.get_logger("api").error(
-            "request failed", problem=problem.kind.slug, detail=problem.detail, exc_info=cause
-        )
+    """The answer for ``problem``, with the request's path and id; 5xx are also logged."""
+    log = structlog.get_logger("api")
+    if problem.kind.slug == "internal-error":
+        log.error("request failed", detail=problem.detail, exc_info=cause)
+    elif problem.kind.status >= 500:  # an outage: a trace for each request would hide it
+        log.warning("request refused", problem=problem.kind.slug, reason=str(cause or problem))
     return problem_response(
         problem.kind.slug,
         problem.detail,

@@ -53,6 +53,7 @@ class Settings(BaseSettings):
 
     database_url: str = Field(
         default_factory=default_database_url,
+        repr=False,  # it may hold a password
         description="sqlite:///path, or postgresql://user@host/name for several replicas",
     )
     host: str = Field(

@@ -265,12 +265,15 @@ def _variants_of(
 ) -> Iterator[tuple[str, DraftBlockConfiguration]]:
     changes: list[tuple[str, dict[str, Any]]] = [
         ("forward", {"serpentine": False}),
-        ("dependent" if not own.dependent else "independent", {"dependent": not own.dependent}),
         ("4 tiles", {"tiles": 4}),
         ("8 warps" if own.warps == 4 else "4 warps", {"warps": 12 - own.warps}),
         ("half tile", {"block_v": own.block_v // 2}),
         ("double tile", {"block_v": own.block_v * 2}),
     ]
+    # Dependent launch is an instruction of the hardware: the interpreter has none.
+    if own.dependent or torch.cuda.is_available():
+        name = "independent" if own.dependent else "dependent"
+        changes.append((name, {"dependent": not own.dependent}))
     if own.tensor_cores:
         changes.append(("whole rank", {"block_r": 256, "stages": 1}))
         changes.append(("4 stages", {"stages": 4}))

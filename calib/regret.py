@@ -20,7 +20,8 @@ Letters: N rows, γ positions, S steps.
 >>> log = AcceptanceRecords.from_columns(2, columns)
 >>> steps = FlatCostTable((1, 2, 3), (1.0, 0.9, 0.6), 3)
 >>> replay = ThroughputReplay.of(log, steps, batch_size=1)
->>> replay.theta(np.array([[0.9, 0.1]] * 4)).theta  # verifies one token: 2 tokens, 0.9 steps/s
+>>> found = replay.theta(np.array([[0.9, 0.1]] * 4))  # verifies one token, .9 steps a second
+>>> round(found.theta, 6)
 1.8
 """
 

@@ -21,8 +21,9 @@ from calib.errors import CalibrationValueError
 from calib.records import AcceptanceRecords
 from calib.row_hashes import row_hashes
 from calib.segment_model import SegmentModel
-from calib.segment_serving import SegmentTable, ServedSegment, Unseen, pool_segment
+from calib.segment_serving import SegmentTable, Unseen
 from calib.segment_tags import POOL, SegmentKey, leaf_segments
+from calib.served_segment import ServedSegment, pool_segment
 from calib.statuses import PositionStatus
 from calib.survival_model import SurvivalModel
 from calib.survival_projection import ProjectionRules, SurvivalProjection, project_survival

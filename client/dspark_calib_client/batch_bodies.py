@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ ARROW_MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 _METADATA = {"dspark_calib.schema_version": "1"}
 _GZIP_LEVEL = 5  # within a few per cent of the best ratio at a third of its time
 _LOG = logging.getLogger("dspark_calib_client")
+_FIRST_ARRAY = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class BodyWriter:
             try:
                 import pyarrow
 
+                # Its first array imports pandas, where that is installed. Two threads that do so
+                # at once see each other's half of it.
+                with _FIRST_ARRAY:
+                    pyarrow.array([0.0])
                 self._arrow = pyarrow
             except Exception as error:  # noqa: BLE001  (a broken install raises what it likes)
                 _LOG.info("telemetry is sent as JSON: pyarrow does not import (%s)", error)

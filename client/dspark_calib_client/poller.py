@@ -32,6 +32,7 @@ __all__ = ["Poller", "Reports", "problem_slug", "status_word"]
 
 LARGEST_BODY = 2**20  # a publication with its evidence is some kilobytes
 _SMALLEST_GAP = 1.0  # seconds between two polls, however fast the news
+_LONGEST_SLUG = 64
 _SURELY_HELD = 5.0  # seconds that no answer takes unless the poll was held
 _LOG = logging.getLogger("dspark_calib_client")
 
@@ -179,7 +180,8 @@ class Poller:
             return "unchanged"
         if answer.status == 409 and problem_slug(answer) == "calibration-key-mismatch":
             return self._mismatch(question)
-        return self._failed(status_word(answer.status), f"status {answer.status}")
+        detail = f"status {answer.status}, {problem_slug(answer) or 'no reason'}"
+        return self._failed(status_word(answer.status), detail)
 
     def _failed(self, kind: str, detail: object) -> str:
         if kind in ("interrupted", "aborted"):  # by this client itself
@@ -256,12 +258,12 @@ class Poller:
 
 
 def problem_slug(answer: Answer) -> str | None:
-    """The last part of an RFC 9457 ``type``; None where the body is no problem."""
+    """The last part of an RFC 9457 ``type``, cut short; None where the body is no problem."""
     if "application/problem+json" not in answer.headers.get("content-type", ""):
         return None
     try:
         problem: Any = json.loads(answer.body)
-        return str(problem["type"]).rpartition("/")[2]
+        return str(problem["type"]).rpartition("/")[2][:_LONGEST_SLUG]
     except (ValueError, RecursionError, KeyError, TypeError):
         return None
 

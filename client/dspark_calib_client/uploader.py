@@ -194,12 +194,12 @@ class Uploader:
             return "again", None
         if answer.status == 202 and self._count_answer(answer):
             return "delivered", None
-        word = status_word(answer.status)
+        word, slug = status_word(answer.status), problem_slug(answer)
         self._counters.add(f"upload_failed_{word}")
         level = logging.DEBUG if self._backoff.failures else logging.WARNING
-        _LOG.log(level, "telemetry not taken: status %d", answer.status)
+        _LOG.log(level, "telemetry not taken: status %d, %s", answer.status, slug or "no reason")
         retry_after = retry_after_seconds(answer.headers.get("retry-after"), time.time())
-        running = answer.status == 409 and problem_slug(answer) == "request-in-progress"
+        running = answer.status == 409 and slug == "request-in-progress"
         if answer.status in _RETRIED_STATUSES or answer.status // 100 != 4 or running:
             return "again", retry_after
         return ("barred" if answer.status in _BARRING_STATUSES else "refused"), retry_after

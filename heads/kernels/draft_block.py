@@ -6,7 +6,9 @@ a block are planned once; running them reads nothing back, allocates nothing and
 a block can be captured into a CUDA graph and replayed after its inputs were written in place.
 
     block = FusedDraftBlock(weights, inputs, workspace)   # once for these buffers
-    block.run()                                           # in a capture, or every step
+    block.run()                                           # once before a capture: it compiles
+    with torch.cuda.graph(graph):
+        block.run()
 
 With programmatic dependent launch a position begins while the one before it ends, and reads W2
 and U before it waits. That is right as long as the first launch of the block is an ordinary one,
@@ -15,6 +17,7 @@ which it is: everything before the block has then ended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,20 +126,23 @@ class FusedDraftBlock:
         return (*self._preparation, *(one for each in self._positions for one in each))
 
     def run(self) -> DraftBlockOutput:
-        """Enqueue the whole block; results are views of the workspace."""
-        for launch in self.launches:
-            launch.run()
+        """Enqueue the whole block on the current stream; results are views of the workspace."""
+        self._enqueue(self.launches)
         return self.workspace.output(self.inputs.rows)
 
     def prepare(self) -> None:
         """Reset the scratch and compute what depends on no token."""
-        for launch in self._preparation:
-            launch.run()
+        self._enqueue(self._preparation)
 
     def position(self, index: int) -> None:
         """Draft position ``index`` + 1."""
-        for launch in self._positions[index]:
-            launch.run()
+        self._enqueue(self._positions[index])
+
+    def _enqueue(self, launches: Sequence[KernelLaunch]) -> None:
+        # Triton launches on the current device, which need not be the tensors'.
+        with torch.cuda.device_of(self.weights.w2):
+            for launch in launches:
+                launch.run()
 
     def _options(self, *, warps: int, stages: int, dependent: bool) -> dict[str, Any]:
         # Contraction would round noise and near-ties differently from one device to the next.

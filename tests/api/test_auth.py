@@ -150,6 +150,25 @@ def test_a_revoked_token_stops_working_within_two_seconds(
     assert caught.value.kind.status == 401
 
 
+def test_a_known_token_is_read_again_without_a_wait(
+    database: Database, authenticator: Authenticator, clock: Hands
+) -> None:
+    header = create(database, "engine", "read:temperatures")
+
+    async def story() -> None:
+        await authenticator.principal(header)
+        clock.seconds += 1.5
+        assert authenticator.remembered(header) is not None  # and begins to read
+        with database.write() as connection:
+            tokens.revoke_token(connection, "engine")
+        async with asyncio.timeout(30):
+            while authenticator.remembered(header) is not None:
+                clock.seconds += 0.001
+                await asyncio.sleep(0.001)
+
+    asyncio.run(story())
+
+
 def test_a_token_runs_out_at_its_time_even_when_remembered(
     database: Database, authenticator: Authenticator, clock: Hands
 ) -> None:

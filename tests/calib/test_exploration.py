@@ -126,11 +126,11 @@ def test_coins_know_nothing_of_the_block() -> None:
 
 @pytest.mark.statistical
 def test_the_rate_of_coins_is_the_stated_one() -> None:
-    """200,000 coins of ε = .00253: within four standard errors, over steps and over requests."""
+    """100,000 coins of ε = .00253: within four standard errors, over steps and over requests."""
     explorer = policy(budget=WARN_BUDGET)
     rate = explorer.rate(128)
     counts = np.zeros(128)
-    steps = 1600
+    steps = 800
     for step in range(steps):
         counts += explorer.decide("engine-7", step, range(128)).explored
     total = steps * 128

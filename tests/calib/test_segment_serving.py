@@ -9,9 +9,9 @@ import pytest
 from calib.calibration import Calibration
 from calib.errors import CalibrationValueError, ConfigurationError, FormatError
 from calib.records import AcceptanceRecords
-from calib.segment_serving import SegmentTable, ServedSegment, Unseen
-from calib.segment_tags import POOL, SegmentBuckets, SegmentKey, SegmentLevels
-from calib.statuses import PositionStatus
+from calib.segment_serving import SegmentTable, Unseen
+from calib.segment_tags import SegmentBuckets, SegmentKey, SegmentLevels
+from calib.served_segment import ServedSegment
 
 LEVELS = SegmentLevels((("domain",), ("sampling_temperature",), ("sampling_temperature", "domain")))
 
@@ -220,21 +220,3 @@ def test_r71_equal_tables_are_equal_bytes() -> None:
 def test_wrong_json_is_refused(change: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         SegmentTable.from_dict({**table().to_dict(), **change})
-
-
-@pytest.mark.parametrize("number", [float("nan"), 0.0, -1.0, 25.0, True, "1.5", 10**400])
-def test_r69_no_table_holds_a_number_that_may_not_be_served(number: Any) -> None:
-    with pytest.raises(CalibrationValueError, match="temperatures"):
-        ServedSegment(POOL, 1, (1.0, number))
-    with pytest.raises(CalibrationValueError, match="slopes"):
-        ServedSegment(POOL, 1, (1.0, 1.0), (1.0, number), (0.0, 0.0))
-
-
-def test_halves_of_a_segment_are_refused() -> None:
-    with pytest.raises(CalibrationValueError, match="intercepts"):
-        ServedSegment(POOL, 1, (1.0,), slopes=(1.0,))
-    with pytest.raises(ConfigurationError, match="rows"):
-        ServedSegment(POOL, -1, (1.0,))
-    one = ServedSegment(POOL, 1, (1.234567891,), statuses=(PositionStatus.AT_BOUND,))
-    assert one.temperatures == (1.23457,)
-    assert ServedSegment.from_dict(one.to_dict()) == one

@@ -18,6 +18,7 @@ from dspark_calib_client.batch_bodies import BodyWriter
 from dspark_calib_client.rows import Batch, Rows, assemble, held_columns
 
 GAMMA = 3
+CLIENT = Path(__file__).resolve().parents[2] / "client"
 
 
 def full_columns(arrays: bool) -> dict[str, Any]:
@@ -176,3 +177,33 @@ def test_rows_with_an_anchor_are_read_without_it(form: str, arrays: bool) -> Non
     assert parsed.records.confidence_logits.tolist() == [row[1:] for row in logits]
     assert parsed.records.verified.tolist() == [3, 2]
     assert parsed.records.accepted.tolist() == [1, 2]
+
+
+def test_writers_of_several_threads_import_pandas_once() -> None:
+    """pyarrow's first array imports pandas; two halves of it made a batch go as JSON."""
+    program = """
+import threading
+from dspark_calib_client.batch_bodies import BodyWriter
+start, faults = threading.Barrier(4), []
+def first():
+    start.wait()
+    try:
+        assert BodyWriter(7, 7, "arrow").prepare() == "arrow"
+        import pyarrow, numpy
+        pyarrow.array(numpy.zeros(3, dtype="float32"))
+    except BaseException as error:
+        faults.append(error)
+threads = [threading.Thread(target=first) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert not faults, faults
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=CLIENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr

@@ -23,7 +23,7 @@ from tests.service_process import ServiceProcess
 GAMMA = 7
 KEY = {**FIELDS, "gamma": GAMMA}
 TEMPERATURES = [1.5, 1.4, 1.3, 1.2, 1.1, 1.0, 0.9]
-PATIENCE = 60.0
+PATIENCE = 180.0
 START_SECONDS = 240.0  # the service imports a lot, and the machine may be busy
 
 
@@ -167,7 +167,7 @@ def test_a_promotion_ends_a_held_poll(url: str, http: httpx.Client) -> None:
         began = time.monotonic()
         by_hand.promote(TEMPERATURES)
         assert eventually(lambda: client.current().publication == 2, PATIENCE)
-        assert time.monotonic() - began < 30.0  # half of what the service may hold it for
+        assert time.monotonic() - began < 50.0  # less than the minute it may be held for
 
 
 @pytest.mark.slow

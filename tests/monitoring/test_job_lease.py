@@ -47,7 +47,9 @@ def test_a_lease_that_somebody_else_has_is_reported(database: Database) -> None:
 def test_the_thread_ends_with_the_block(database: Database) -> None:
     registered(database, 2)
     job = leased(database)
-    with pytest.raises(RuntimeError, match="work"):
-        with LeaseKeeper(database, job, lease_seconds=60.0, beat_seconds=10.0):
-            raise RuntimeError("work failed")
+    with (
+        pytest.raises(RuntimeError, match="work"),
+        LeaseKeeper(database, job, lease_seconds=60.0, beat_seconds=10.0),
+    ):
+        raise RuntimeError("work failed")
     assert f"lease-{job.id}" not in {thread.name for thread in threading.enumerate()}
