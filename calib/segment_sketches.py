@@ -186,6 +186,7 @@ def tenant_parts(
     """
     rows = records.fitting_rows()
     if rows.tenant is None:
+        capped_weights([], max_share)  # refuses a wrong share
         # Nobody is named, so nobody can be capped.
         one = TenantWeights(np.ones(len(rows)), {None: 1.0}, {None: 1.0}, 1.0, ())
         return [(1.0, rows)], one

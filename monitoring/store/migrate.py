@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEWEST", "configuration", "is_current", "upgrade"]
 
-NEWEST: Final = "0001"
+NEWEST: Final = "0004"
 """The last migration; a test compares it with the files."""
 
 

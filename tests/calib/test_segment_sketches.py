@@ -145,5 +145,7 @@ def test_without_tenants_or_above_the_cap_nothing_is_weighed() -> None:
     parts, capped = tenant_parts(synthetic_records(40), 0.5)
     assert [(weight, len(rows)) for weight, rows in parts] == [(1.0, 40)]
     assert capped.capped == ()
+    with pytest.raises(RecordError, match="max_share"):
+        tenant_parts(synthetic_records(40), 0.0)
     parts, _ = tenant_parts(tenants({"a": 10, "b": 10}), 0.5)
     assert [(weight, len(rows)) for weight, rows in parts] == [(1.0, 20)]
