@@ -68,9 +68,9 @@ bench: test-environment ## every benchmarks/bench_*.py
 		echo "== $$file" && $(VENV)/bin/python $$file || exit 1; done
 
 clean: ## caches, builds and the demo's output
-	@rm -rf build dist out *.egg-info .coverage htmlcov .hypothesis \
+	@rm -rf build dist out *.egg-info client/build client/*.egg-info .coverage htmlcov .hypothesis \
 		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	@find $(wildcard api benchmarks calib heads monitoring tests .ci) -name __pycache__ -prune \
+	@find $(wildcard api benchmarks calib client heads monitoring tests .ci) -name __pycache__ -prune \
 		-exec rm -rf {} +
 
 distclean: clean ## the environment too

@@ -1,7 +1,8 @@
 """Run the API in this process: ``python -m api.server``, or :func:`run` from the command line.
 
 SIGTERM and SIGINT end it in order: no new connections, held polls are let go, requests and commits
-are finished, exit code 0. A second signal, or time running out, ends it at once.
+are finished, exit code 0. A second signal, or time running out, ends it at once. What runs beside
+it hears of the signal when it comes, so that all share one shutdown time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ import uvicorn
 from api.app import create_app, prepare
 from api.http_protocol import LimitedHttpProtocol
 from api.logs import configure_logs
+from api.process_memory import keep_pandas_out, use_few_heaps
 from api.settings import load_settings
 from calib.errors import CalibrationError, ConfigurationError
 
@@ -31,22 +33,30 @@ if TYPE_CHECKING:
 
     from api.settings import Settings
 
-__all__ = ["listening_socket", "main", "run"]
+__all__ = ["leave_within", "listening_socket", "main", "run"]
 
 _BACKLOG = 4096  # a fleet that was woken at once may connect at once
 # Engines poll every few seconds; a connection that stays open saves each of them a handshake.
 _KEEP_ALIVE_SECONDS = 75
 _BAD_START = 2
 _HUNG = 1
+_TAIL_SECONDS = 5.0  # for the interpreter to end, once everything else has
 
 
 class _Server(uvicorn.Server):
     """uvicorn's server, ended by signals without dying of them."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, shutdown_seconds: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: FastAPI,
+        shutdown_seconds: float,
+        on_signal: Callable[[], None],
+    ) -> None:
         super().__init__(config)
         self._app = app
         self._shutdown_seconds = shutdown_seconds
+        self._on_signal = on_signal
         self._deadline: threading.Timer | None = None
         self._log = structlog.get_logger("api.server")
 
@@ -72,7 +82,8 @@ class _Server(uvicorn.Server):
             return
         self._log.info("shutting down", signal=number.name)
         self.should_exit = True
-        self._deadline = _exit_after(self._shutdown_seconds)
+        self._deadline = leave_within(self._shutdown_seconds)
+        self._on_signal()
         # Before the polls are let go, so that their answers say that the connection closes.
         for connection in list(self.server_state.connections):
             connection.shutdown()
@@ -86,8 +97,12 @@ class _Server(uvicorn.Server):
             self._deadline.cancel()
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, *, on_signal: Callable[[], None] = lambda: None) -> None:
     """Serve until a signal comes; returns when everything is finished.
+
+    Args:
+        settings: how it runs.
+        on_signal: called once when the signal comes; it must return at once.
 
     Raises:
         ConfigurationError: the address is taken or is none, or the service may not start without
@@ -95,6 +110,8 @@ def run(settings: Settings) -> None:
         StoreError: the database cannot be used.
     """
     configure_logs(settings.log_level, settings.log_format)
+    keep_pandas_out()
+    use_few_heaps()
     # The socket first: a second instance must not migrate the first one's tables.
     listener = listening_socket(settings.host, settings.port)
     with listener:
@@ -104,7 +121,7 @@ def run(settings: Settings) -> None:
         # polls wait, and once more at the end of the process.
         gc.collect()
         gc.freeze()
-        server = _Server(_configuration(app, settings), app, settings.shutdown_seconds)
+        server = _Server(_configuration(app, settings), app, settings.shutdown_seconds, on_signal)
         try:
             structlog.get_logger("api.server").info("listening", url=_url(listener))
             server.run(sockets=[listener])
@@ -147,7 +164,26 @@ def main() -> int:
     except CalibrationError as error:
         sys.stderr.write(f"error: {error}\n")
         return _BAD_START
+    leave_within(_TAIL_SECONDS)
     return 0
+
+
+def leave_within(seconds: float = _TAIL_SECONDS) -> threading.Timer:
+    """End the process after ``seconds``, whatever hangs; commits that run are then rolled back.
+
+    Returns:
+        The timer, to be cancelled where the process ends in order.
+    """
+
+    def end() -> None:
+        with suppress(Exception):
+            structlog.get_logger("api.server").error("not ended in time", seconds=seconds)
+        os._exit(_HUNG)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
@@ -171,20 +207,6 @@ def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"
-
-
-def _exit_after(seconds: float) -> threading.Timer:
-    """End the process after ``seconds``, whatever hangs; commits that run are then rolled back."""
-
-    def end() -> None:
-        with suppress(Exception):
-            structlog.get_logger("api.server").error("not ended in time", seconds=seconds)
-        os._exit(_HUNG)
-
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    return timer
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ import typer
 from api.logs import configure_logs
 from api.settings import Settings
 from api.worker_supervisor import WorkerSupervisor, child_command, child_environment
+from calib.errors import ConfigurationError
+from monitoring.mlflow_mirror.tracking_place import is_installed
 
 __all__ = ["run_service", "run_worker_alone"]
 
@@ -37,7 +39,7 @@ def run_service(settings: Settings, *, demo: bool = False, exit_after: bool = Fa
         ConfigurationError: the port is taken, or the host is open to others without tokens.
         StoreError: the database cannot be used: unreachable, or of a newer release.
     """
-    from api.server import listening_socket, run
+    from api.server import leave_within, listening_socket, run
 
     configure_logs(settings.log_level, settings.log_format)
     # Before anything is started; port 0 becomes the one that is told to people and to the story.
@@ -47,11 +49,12 @@ def run_service(settings: Settings, *, demo: bool = False, exit_after: bool = Fa
     _leave_on_signals()
     threading.Thread(target=companions.start, name="start", daemon=True).start()
     try:
-        run(settings)
+        run(settings, on_signal=companions.leave)
     except SystemExit:
         pass  # a signal before the server had taken them over
     finally:
         companions.stop()
+    leave_within()
     return companions.code
 
 
@@ -88,6 +91,7 @@ class _Companions:
         self._settings = settings
         self._lock = threading.Lock()
         self._stopping = False
+        self._ends = 0.0  # monotonic seconds; holds once they were asked to leave
         self._worker = WorkerSupervisor(settings) if settings.role == "all" else None
         self._story = _Story(settings, exit_after=exit_after) if demo else None
 
@@ -108,14 +112,23 @@ class _Companions:
                 if companion is not None:
                     companion.start()
 
-    def stop(self) -> None:
-        """End them; what does not end in time is killed."""
+    def leave(self) -> None:
+        """Ask them to end while the API does; returns at once."""
         with self._lock:
+            if self._stopping:
+                return
             self._stopping = True
-        if self._story is not None:
-            self._story.stop()
-        if self._worker is not None:
-            self._worker.stop(self._settings.shutdown_seconds)
+            self._ends = time.monotonic() + self._settings.shutdown_seconds
+        for companion in (self._story, self._worker):
+            if companion is not None:
+                companion.leave()
+
+    def stop(self) -> None:
+        """End them; what has not ended within the shutdown time since it was asked is killed."""
+        self.leave()
+        for companion in (self._story, self._worker):
+            if companion is not None:
+                companion.stop(max(0.0, self._ends - time.monotonic()))
 
     def _api_answers(self) -> bool:
         host = self._settings.host.strip("[]")
@@ -139,6 +152,15 @@ def _announce(settings: Settings) -> None:
     typer.echo(f"API docs     {address}/docs")
 
 
+def _tracking_arguments(settings: Settings) -> list[str]:
+    """What tells the story where the mirrored runs are, if there are any."""
+    try:
+        place = settings.tracking_place() if is_installed() else None
+    except ConfigurationError:
+        return []  # the worker says what is wrong with it
+    return [] if place is None else ["--tracking", place.look_command]
+
+
 class _Story:
     """The demo in a process of its own, so that the API process stays as small as ever."""
 
@@ -155,6 +177,7 @@ class _Story:
         arguments = ["--url", f"http://{host}:{settings.port}"]
         arguments += ["--database", settings.database_name]
         arguments += ["--then-exits"] if self._exit_after else []
+        arguments += _tracking_arguments(settings)
         command = child_command("api.service_demo.process", *arguments)
         # Its input is ours to end: like the worker, it leaves when this process is gone.
         self._child = subprocess.Popen(
@@ -162,15 +185,20 @@ class _Story:
         )
         threading.Thread(target=self._await, name="story", daemon=True).start()
 
-    def stop(self) -> None:
-        """End it if it still runs."""
+    def leave(self) -> None:
+        """Ask it to end if it still runs; returns at once."""
         child = self._child
-        if child is None or child.poll() is not None:
+        if child is not None and child.poll() is None:
+            self._exit_after = False
+            child.terminate()
+
+    def stop(self, seconds: float) -> None:
+        """Wait for its end; after ``seconds`` it is killed."""
+        child = self._child
+        if child is None:
             return
-        self._exit_after = False
-        child.terminate()
         try:
-            child.wait(5.0)
+            child.wait(seconds)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

@@ -40,14 +40,24 @@ class WorkerSupervisor:
 
     Args:
         settings: handed to the worker on its standard input.
+        module: what runs in the child.
+        name: what it is called in the log.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        module: str = "api.worker_process",
+        name: str = "worker",
+    ) -> None:
         self._settings = settings
+        self._module = module
+        self._name = name
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._watch, name="worker", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     @property
     def process_id(self) -> int | None:
@@ -59,19 +69,27 @@ class WorkerSupervisor:
         """Start the worker; returns at once."""
         self._thread.start()
 
-    def stop(self, seconds: float) -> None:
-        """Ask the worker to leave and wait for it; after ``seconds`` it is killed."""
+    def leave(self) -> None:
+        """Ask the worker to leave, once, and start none again; returns at once."""
+        if self._stopping.is_set():
+            return
         self._stopping.set()
         with self._lock:
             child = self._child
+        if child is not None:
+            _close_input(child)
+            child.terminate()
+
+    def stop(self, seconds: float) -> None:
+        """Ask the worker to leave and wait for it; after ``seconds`` it is killed."""
+        self.leave()
+        child = self._child
         if child is None:
             return
-        _close_input(child)
-        child.terminate()
         try:
             child.wait(seconds)
         except subprocess.TimeoutExpired:
-            _log.warning("the worker did not leave in time", process=child.pid)
+            _log.warning(f"the {self._name} did not leave in time", process=child.pid)
             child.kill()
             child.wait()
         self._thread.join()
@@ -89,7 +107,7 @@ class WorkerSupervisor:
                 return
             if time.monotonic() - started >= _HEALTHY_SECONDS:
                 pause = _FIRST_PAUSE
-            _log.error("the worker ended", code=code, restart_seconds=pause)
+            _log.error(f"the {self._name} ended", code=code, restart_seconds=pause)
             if self._stopping.wait(pause):
                 return
             pause = min(2.0 * pause, _LONGEST_PAUSE)
@@ -100,14 +118,14 @@ class WorkerSupervisor:
             if self._stopping.is_set():
                 return None
             child = subprocess.Popen(
-                child_command("api.worker_process"),
+                child_command(self._module),
                 stdin=subprocess.PIPE,
                 env=child_environment(),
                 # Ctrl-C goes to this process, which ends its children in order.
                 process_group=0,
             )
             self._child = child
-        _log.info("the worker started", process=child.pid)
+        _log.info(f"the {self._name} started", process=child.pid)
         with suppress(BrokenPipeError):  # it died at once; the caller notices its end
             if child.stdin is not None:
                 child.stdin.write(self._settings.model_dump_json().encode() + b"\n")

@@ -50,6 +50,7 @@ _REPEATED: Final = {"Idempotency-Replayed": "true"}
     responses=outcomes(
         {202: ACCEPTED},
         "drafter-not-found",
+        "calibration-key-mismatch",
         "no-valid-rows",
         "idempotency-key-reused",
         "request-in-progress",
@@ -72,6 +73,15 @@ async def send_telemetry(
             description="engine of the rows that name none",
         ),
     ] = None,
+    key: Annotated[
+        str | None,
+        Query(
+            pattern="^[0-9a-f]{64}$",
+            description="digest of the calibration key that the rows were made under. Another one "
+            "than the drafter's is a 409 `calibration-key-mismatch` and nothing is stored: rows of "
+            "another model never mix in",
+        ),
+    ] = None,
     idempotency: Annotated[
         str | None,
         Header(
@@ -87,7 +97,7 @@ async def send_telemetry(
     acceptance or a target-only transform are accepted, stored and counted as `excluded`: no fit
     and no monitor uses them. `warnings` are suspicions about the batch as a whole.
     """
-    del idempotency  # documented here; read below, where a second one shows
+    del idempotency, key  # documented here; read below, where a second one shows
     sent = await _sent(request, drafter, principal, engine)
     queue: IngestQueue = request.app.state.ingest
     settings = request.app.state.settings
@@ -116,7 +126,24 @@ async def _sent(
     published = await request.app.state.feed.find(drafter)
     if published is None:
         raise NotFoundError("drafter", drafter)
+    for given in request.query_params.getlist("key"):
+        _check_key(published.drafter.key.digest, given)
     return SentBatch(published.drafter, form, engine, principal.token_id, key)
+
+
+def _check_key(expected: str, given: str) -> None:
+    """Refuse rows that were made under another key, before their body is read.
+
+    An engine that runs a shorter block is refused too, though it may poll: its rows say nothing
+    about the positions that it leaves out.
+    """
+    if given != expected:
+        raise ProblemError(
+            "calibration-key-mismatch",
+            "The rows were made under another calibration key than the drafter's; none is stored.",
+            expected_key=expected,
+            given_key=given,
+        )
 
 
 async def _stored(

@@ -22,7 +22,7 @@ def misbehaving(behaviour: Behaviour) -> Iterator[str]:
 
     def serve_one(connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            connection.settimeout(5.0)
+            connection.settimeout(30.0)
             behaviour(connection, over)
 
     def serve() -> None:
@@ -42,7 +42,7 @@ def misbehaving(behaviour: Behaviour) -> Iterator[str]:
     finally:
         over.set()
         for thread in (server, *threads):
-            thread.join(6.0)
+            thread.join(31.0)
         listener.close()
 
 
@@ -55,8 +55,11 @@ def dead_port() -> Iterator[str]:
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def read_request(connection: socket.socket) -> bytes:
-    """One request, its body too; empty when the client has left."""
+def read_message(connection: socket.socket) -> bytes:
+    """One whole request or answer, however many pieces it comes in; empty when the peer has left.
+
+    A kernel may hand over the headers alone, so one ``recv`` is never a message.
+    """
     data = b""
     while b"\r\n\r\n" not in data:
         piece = connection.recv(65536)
@@ -72,8 +75,14 @@ def read_request(connection: socket.socket) -> bytes:
         piece = connection.recv(65536)
         if not piece:
             return b""
+        data += piece
         body += piece
-    return head
+    return data
+
+
+def read_request(connection: socket.socket) -> bytes:
+    """The head of one request, its body read too; empty when the client has left."""
+    return read_message(connection).partition(b"\r\n\r\n")[0]
 
 
 def answer(status: str, body: bytes = b"", *headers: str, length: int | None = None) -> bytes:

@@ -133,7 +133,7 @@ class StandInService:
         with self.changed:
             return [seen for seen in self.seen if seen.method == method]
 
-    def wait_for(self, met: Any, seconds: float = 10.0) -> bool:
+    def wait_for(self, met: Any, seconds: float = 60.0) -> bool:
         """Wait until ``met()`` holds after a request or a publication."""
         with self.changed:
             return self.changed.wait_for(met, seconds)

@@ -19,8 +19,9 @@ from dspark_calib_client.errors import TransferError
 from tests.client import misbehaving as bad
 from tests.client.stand_in_service import Canned, StandInService
 
-SECONDS = 0.6
-SLACK = 1.5  # for a busy machine
+SECONDS = 0.6  # where only the end of the time ends it
+PATIENCE = 60.0  # where the answer does
+SLACK = 15.0  # for a busy machine; those who hang do so for 30 s
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def http() -> Iterator[BoundedHttp]:
 
 def fault(http: BoundedHttp, url: str, **options: Any) -> str:
     """The kind of fault, and that it came in time."""
-    options = {"seconds": SECONDS, "largest_body": 10_000, **options}
+    options = {"seconds": PATIENCE, "largest_body": 10_000, **options}
     began = time.monotonic()
     with pytest.raises(TransferError) as caught:
         http.exchange("GET", url, **options)
@@ -45,7 +46,7 @@ def test_a_whole_answer_comes_back(http: BoundedHttp, service: StandInService) -
     answer = http.exchange(
         "POST",
         service.url + "/path",
-        seconds=5.0,
+        seconds=PATIENCE,
         largest_body=10,
         params={"a": "1 &2"},
         headers={"X-Mine": "m"},
@@ -65,7 +66,7 @@ def test_the_token_may_change(service: StandInService) -> None:
     tokens = iter(["one", None, "two"])
     http = BoundedHttp(token=lambda: next(tokens), user_agent="tests")
     for _ in range(3):
-        http.exchange("GET", service.url, seconds=5.0, largest_body=10_000)
+        http.exchange("GET", service.url, seconds=PATIENCE, largest_body=10_000)
     http.close()
     sent = [seen.headers.get("authorization") for seen in service.seen]
     assert sent == ["Bearer one", None, "Bearer two"]
@@ -81,7 +82,7 @@ def test_connections_are_kept(http: BoundedHttp) -> None:
 
     with bad.misbehaving(count) as url:
         for _ in range(5):
-            http.exchange("GET", url, seconds=5.0, largest_body=10)
+            http.exchange("GET", url, seconds=PATIENCE, largest_body=10)
         http.close()
     assert len(connections) == 1
 
@@ -113,8 +114,9 @@ def test_connections_are_kept(http: BoundedHttp) -> None:
 )
 def test_bad_servers(http: BoundedHttp, behaviour: bad.Behaviour, kind: str) -> None:
     with bad.misbehaving(behaviour) as url:
-        assert fault(http, url) == kind
-        assert fault(http, url) == kind  # nothing of the first fault is left behind
+        seconds = SECONDS if kind == "timeout" else PATIENCE
+        assert fault(http, url, seconds=seconds) == kind
+        assert fault(http, url, seconds=seconds) == kind  # nothing of the first is left behind
 
 
 def test_a_dead_port(http: BoundedHttp) -> None:
@@ -126,12 +128,12 @@ def test_a_name_that_does_not_exist(http: BoundedHttp) -> None:
     began = time.monotonic()
     with pytest.raises(TransferError):
         http.exchange("GET", "http://no-such-host.invalid/", seconds=1.0, largest_body=10)
-    assert time.monotonic() - began < 20.0  # name resolution has its own time-out
+    assert time.monotonic() - began < 40.0  # name resolution has its own time-out
 
 
 def test_a_body_sent_to_a_server_that_does_not_read(http: BoundedHttp) -> None:
     with bad.misbehaving(bad.black_hole) as url:
-        assert fault(http, url, content=b"x" * 20_000_000) == "timeout"
+        assert fault(http, url, content=b"x" * 20_000_000, seconds=SECONDS) == "timeout"
 
 
 def test_a_gzip_bomb_is_never_inflated(http: BoundedHttp) -> None:
@@ -142,17 +144,17 @@ def test_a_gzip_bomb_is_never_inflated(http: BoundedHttp) -> None:
 
 def test_tls_garbage(http: BoundedHttp) -> None:
     with bad.misbehaving(bad.garbage) as url:
-        assert fault(http, url.replace("http:", "https:"), seconds=5.0) in ("connect", "protocol")
+        assert fault(http, url.replace("http:", "https:")) in ("connect", "protocol")
 
 
 def test_tls_that_is_never_answered(http: BoundedHttp) -> None:
     with bad.misbehaving(bad.black_hole) as url:
-        assert fault(http, url.replace("http:", "https:")) == "timeout"
+        assert fault(http, url.replace("http:", "https:"), seconds=SECONDS) == "timeout"
 
 
 def test_a_certificate_that_nobody_signed(http: BoundedHttp, tmp_path: Path) -> None:
     with bad.misbehaving(_tls(tmp_path, bad.always(bad.answer("200 OK", b"x")))) as url:
-        assert fault(http, url.replace("http:", "https:"), seconds=5.0) == "connect"
+        assert fault(http, url.replace("http:", "https:")) == "connect"
 
 
 def test_a_slow_answer_over_tls_ends_in_time(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_a_good_answer_over_tls(tmp_path: Path) -> None:
     http = BoundedHttp(token=lambda: None, user_agent="tests", verify=False)
     with bad.misbehaving(_tls(tmp_path, bad.always(bad.answer("200 OK", b"x")))) as url:
         secure = url.replace("http:", "https:")
-        assert http.exchange("GET", secure, seconds=5.0, largest_body=10).body == b"x"
+        assert http.exchange("GET", secure, seconds=PATIENCE, largest_body=10).body == b"x"
     http.close()
 
 
@@ -193,10 +195,10 @@ def test_another_thread_can_end_it(http: BoundedHttp, way: str) -> None:
     def wait(connection: socket.socket, over: threading.Event) -> None:
         bad.read_request(connection)
         waiting.set()
-        over.wait(30.0)
+        over.wait(90.0)
 
     def end() -> None:
-        waiting.wait(10.0)
+        waiting.wait(PATIENCE)
         getattr(http, way)()
 
     with bad.misbehaving(wait) as url:
@@ -204,9 +206,9 @@ def test_another_thread_can_end_it(http: BoundedHttp, way: str) -> None:
         ender.start()
         began = time.monotonic()
         with pytest.raises(TransferError) as caught:
-            http.exchange("GET", url, seconds=30.0, largest_body=10)
-        assert time.monotonic() - began < 10.0
-        ender.join(10.0)
+            http.exchange("GET", url, seconds=120.0, largest_body=10)
+        assert time.monotonic() - began < 60.0
+        ender.join(PATIENCE)
     assert caught.value.kind == {"abort": "aborted", "interrupt": "interrupted"}[way]
 
 
@@ -218,7 +220,7 @@ def test_after_an_abort_nothing_is_sent(http: BoundedHttp, service: StandInServi
 
 def test_after_an_interrupt_the_next_follows(http: BoundedHttp, service: StandInService) -> None:
     http.interrupt()  # nothing is under way
-    assert http.exchange("GET", service.url, seconds=5.0, largest_body=10_000).status == 200
+    assert http.exchange("GET", service.url, seconds=PATIENCE, largest_body=10_000).status == 200
 
 
 def test_a_late_timer_does_not_end_the_next_exchange(
@@ -226,7 +228,9 @@ def test_a_late_timer_does_not_end_the_next_exchange(
 ) -> None:
     for _ in range(20):
         http._expire(object())  # a timer of an exchange that is over
-        assert http.exchange("GET", service.url, seconds=5.0, largest_body=10_000).status == 200
+        assert (
+            http.exchange("GET", service.url, seconds=PATIENCE, largest_body=10_000).status == 200
+        )
 
 
 def test_no_threads_are_left_behind(http: BoundedHttp, service: StandInService) -> None:

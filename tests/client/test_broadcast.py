@@ -74,7 +74,7 @@ def flipping(service: StandInService) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(10.0)
+        thread.join(60.0)
 
 
 def check_ranks_agree(held: list[list[list[float]]]) -> None:
@@ -107,10 +107,10 @@ def test_two_processes_over_a_pipe(service: StandInService) -> None:
             process.start()
         held = []
         for answer, _ in answers:
-            assert answer.poll(90.0)
+            assert answer.poll(240.0)
             held.append(answer.recv())
         for process in processes:
-            process.join(30.0)
+            process.join(60.0)
     assert [process.exitcode for process in processes] == [0, 0]
     check_ranks_agree(held)
 

@@ -24,10 +24,11 @@ from tests.client import misbehaving as bad
 from tests.client.stand_in_service import DRAFTER, GAMMA, KEY, etag_of, publication_body
 from tests.client.waiting import eventually
 
-# One call may lose the processor to another process for a while; a call that waited for a server
-# would take the time-out of 400 ms or more.
-LONGEST_CALL = 0.25
+# A call may lose the processor to another process for a while, once; calls that waited for a server
+# would do so at each of its two failures, and take the time-out of 400 ms.
+LONGEST_CALL = 0.3
 TIMEOUT = 0.4
+PATIENCE = 60.0
 GOOD = publication_body(publication=7, revision=3, temperatures=[1.5, 1.25, 1.0])
 
 
@@ -112,16 +113,14 @@ def run_beside(address: AbstractContextManager[str], file: Path, kind: str) -> d
         client = _client(url, file)
         began = time.monotonic()
         assert client.start()
-        longest = time.monotonic() - began
-        assert longest < 1.5
-        longest = 0.0
-        ends = time.monotonic() + 20.0
-        step = 0
-        while client.metrics()["polls_failed"] < 2 and time.monotonic() < ends:
-            longest = max(longest, _timed_calls(client, step))
-            step += 1
+        assert time.monotonic() - began < 10.0
+        calls: list[float] = []
+        ends = time.monotonic() + PATIENCE
+        # On a busy machine even a server that answers at once may miss the time-out.
+        while client.metrics().get(f"poll_failed_{kind}", 0) < 2 and time.monotonic() < ends:
+            calls.append(_timed_calls(client, len(calls)))
             time.sleep(0.002)
-        assert longest < LONGEST_CALL
+        check_calls(calls)
         found = client.current()
         assert (found.values, found.publication) == ((1.5, 1.25, 1.0), 7)
         assert (found.state, found.source) == (State.STALE, Source.FILE)
@@ -130,10 +129,10 @@ def run_beside(address: AbstractContextManager[str], file: Path, kind: str) -> d
         assert metrics["running"] == 1
         assert "poller_errors" not in metrics
         assert "uploader_errors" not in metrics
-        assert metrics["rows_offered"] == step
+        assert metrics["rows_offered"] == len(calls)
         began = time.monotonic()
         client.stop(1.0)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 10.0
         return client.metrics()
 
 
@@ -157,10 +156,12 @@ def test_tls_garbage_cannot_harm_an_engine(tmp_path: Path) -> None:
     with bad.misbehaving(bad.garbage) as url:
         client = _client(url.replace("http:", "https:"), _seeded_file(tmp_path))
         client.start()
-        ends = time.monotonic() + 20.0
+        ends = time.monotonic() + PATIENCE
+        calls: list[float] = []
         while client.metrics()["polls_failed"] < 2 and time.monotonic() < ends:
-            assert _timed_calls(client, 0) < LONGEST_CALL
+            calls.append(_timed_calls(client, 0))
             time.sleep(0.002)
+        check_calls(calls)
         assert client.metrics()["polls_failed"] >= 2
         assert client.current().publication == 7
         client.stop(1.0)
@@ -202,30 +203,35 @@ def test_no_server_can_fill_the_memory(name: str, drop: str) -> None:
             ),
         )
         client.start()
-        longest = 0.0
-        ends = time.monotonic() + 20.0
-        step = 0
-        while step < 2000 or (client.metrics()["batch_retries"] < 2 and time.monotonic() < ends):
-            longest = max(longest, _timed_calls(client, step))
-            step += 1
+        calls: list[float] = []
+        ends = time.monotonic() + PATIENCE
+        while len(calls) < 2000 or (
+            client.metrics()["batch_retries"] < 2 and time.monotonic() < ends
+        ):
+            calls.append(_timed_calls(client, len(calls)))
             assert client.metrics()["rows_queued"] <= 500
-            if step >= 2000:
+            if len(calls) >= 2000:
                 time.sleep(0.002)
-        assert longest < LONGEST_CALL
+        check_calls(calls)
         metrics = client.metrics()
         assert metrics["batch_retries"] >= 2
         assert metrics["rows_delivered"] == 0
         assert metrics["rows_dropped"] > 0
         began = time.monotonic()
         assert not client.stop(0.6)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 10.0
 
     def lost() -> int:
         after = client.metrics()
-        assert after["rows_offered"] == step
+        assert after["rows_offered"] == len(calls)
         return int(after["rows_dropped"] + after["rows_abandoned"])
 
-    assert eventually(lambda: lost() == step)  # the thread may still be counting
+    assert eventually(lambda: lost() == len(calls))  # the thread may still be counting
+
+
+def check_calls(seconds: list[float]) -> None:
+    """None of the calls waited for a server; one may have met a busy machine."""
+    assert sorted([0.0, 0.0, *seconds])[-2] < LONGEST_CALL
 
 
 def _timed_calls(client: CalibrationClient, step: int) -> float:

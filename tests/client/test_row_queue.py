@@ -82,13 +82,13 @@ def test_bytes_make_a_batch() -> None:
 
 
 def test_age_makes_a_batch() -> None:
-    waiting = queue(batch_seconds=0.05)
+    waiting = queue(batch_seconds=0.3)
     waiting.offer(1, 10, "a")
-    assert 0.0 < waiting.due_in() <= 0.05
+    assert 0.0 < waiting.due_in() <= 0.3
     time.sleep(waiting.due_in() + 0.001)
     assert waiting.due_in() == 0.0
     assert waiting.take(at_once=False) == ["a"]
-    assert waiting.due_in() == 0.05
+    assert waiting.due_in() == 0.3
 
 
 def test_it_wakes_for_the_first_row_and_for_a_full_batch() -> None:

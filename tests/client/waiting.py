@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def eventually(met: Callable[[], object], seconds: float = 15.0) -> bool:
+def eventually(met: Callable[[], object], seconds: float = 60.0) -> bool:
     """Whether ``met()`` came true within the time."""
     ends = time.monotonic() + seconds
     while not met():

@@ -14,10 +14,19 @@ import httpx
 import pytest
 import zstandard
 
+from calib.calibration_key import CalibrationKey
 from calib.record_schema import Flag
 from monitoring.store.telemetry import BatchToStore, store_batches
 from monitoring.store.tokens import create_token
-from tests.api.ingest_service import ARROW, DRAFTER, JSON, PATH, IngestService, ingest_service
+from tests.api.ingest_service import (
+    ARROW,
+    DRAFTER,
+    JSON,
+    PATH,
+    IngestService,
+    ingest_service,
+    key,
+)
 from tests.calib.record_batches import plain_records
 from tests.monitoring.batch_bodies import arrow_stream, columns_of, json_columns, json_rows, row
 
@@ -153,6 +162,42 @@ class TestRows:
         assert stored.engine is not None
         assert stored.engine.tolist() == ["a", "b"]
         assert service.batches()[0].engine == "b"
+
+    def test_r64_rows_of_another_key_never_mix_in(self, service: IngestService) -> None:
+        own = CalibrationKey.from_dict(key(3))
+        bodies = ((json_rows([row()]), JSON), (arrow_stream([row()]), ARROW))
+        for body, media_type in bodies:
+            accepted(service.post(body, path=f"{PATH}?key={own.digest}", media_type=media_type))
+        before = service.counters()
+        changes = ({"target_revision": "w2"}, {"draft_model": "another"}, {"gamma": 2})
+        for given in (replace(own, **change).digest for change in changes):
+            for query in (f"key={given}", f"key={given}&key={own.digest}"):
+                for body, media_type in bodies:
+                    answer = service.post(
+                        body, KEYED, path=f"{PATH}?{query}", media_type=media_type
+                    )
+                    assert problem(answer) == (409, "calibration-key-mismatch")
+                    said = answer.json()
+                    assert (said["expected_key"], said["given_key"]) == (own.digest, given)
+        assert service.counters() == before
+        # The refusal is not an answer to keep: the same request may come with the right key.
+        accepted(service.post(bodies[0][0], KEYED, path=f"{PATH}?key={own.digest}"))
+
+    @pytest.mark.parametrize("given", ["", "none", "A" * 64, "0" * 63])
+    def test_a_key_that_is_no_digest(self, service: IngestService, given: str) -> None:
+        answer = service.post(json_rows([row()]), path=f"{PATH}?key={given}")
+        assert problem(answer) == (422, "invalid-request")
+        assert answer.json()["errors"][0]["pointer"] == "query:key"
+        assert service.counters().rows == 0
+
+    def test_the_key_is_described(self, service: IngestService) -> None:
+        paths = service.run(service.client.get("/openapi.json")).json()["paths"]
+        call = paths["/v1/drafters/{drafter}/telemetry"]["post"]
+        given = next(entry for entry in call["parameters"] if entry["name"] == "key")
+        assert (given["in"], given["required"]) == ("query", False)
+        assert given["schema"]["pattern"] == "^[0-9a-f]{64}$"
+        examples = call["responses"]["409"]["content"]["application/problem+json"]["examples"]
+        assert "calibration-key-mismatch" in examples
 
     def test_an_unknown_drafter(self, service: IngestService) -> None:
         answer = service.post(json_rows([row()]), path="/v1/drafters/nobody/telemetry")

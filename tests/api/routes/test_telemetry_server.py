@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import importlib.util
 import json
 import socket
 import threading
@@ -14,13 +16,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from calib.formats.arrow import ipc_from_records
 from monitoring.ingest import records_of
 from monitoring.store.database import Database
 from monitoring.store.telemetry import TelemetryCounters, batches_after, counters
-from tests.api.ingest_service import DRAFTER, JSON, PATH, key
+from tests.api.ingest_service import ARROW, DRAFTER, JSON, PATH, key
 from tests.api.malformed_corpus import GAMMA, GOOD_BODY, malformed_requests
 from tests.monitoring.batch_bodies import json_rows, row
 from tests.service_process import ServiceProcess
+from tests.support.telemetry import synthetic_records
 
 SECONDS = 60.0
 
@@ -137,6 +141,57 @@ def test_a_sender_that_promises_much_and_sends_nothing_keeps_nobody_out(
         for connection in idle:
             connection.close()
     assert totals(url).rows == before.rows + 1
+
+
+def test_ingest_loads_no_pandas(service: ServiceProcess) -> None:
+    """pyarrow would, with its first array; it is installed here, beside the service."""
+    assert importlib.util.find_spec("pandas") is not None
+    body = ipc_from_records(synthetic_records(20, gamma=GAMMA))
+    for content, kind in ((GOOD_BODY, JSON), (body, ARROW)):
+        headers = {"Content-Type": kind}
+        answer = httpx.post(f"{service.url}{PATH}", content=content, headers=headers, timeout=60)
+        assert answer.status_code == 202
+    maps = Path(f"/proc/{service.process.pid}/maps").read_text(encoding="utf-8")
+    assert "/numpy/" in maps
+    assert "/pandas/" not in maps
+
+
+async def single_rows(port: int, writer: int, count: int) -> set[str]:
+    """One engine that sends every row by itself as soon as the last is durable: all statuses."""
+    statuses = set()
+    incoming, outgoing = await asyncio.open_connection("127.0.0.1", port)
+    for step in range(count):
+        body = json_rows([row(GAMMA, engine=f"writer-{writer}", request="r", step=step)], GAMMA)
+        outgoing.write(head(f"Content-Length: {len(body)}") + body)
+        said = (await incoming.readuntil(b"\r\n\r\n")).decode("ascii").lower()
+        statuses.add(said.split(" ", 2)[1])
+        length = said.partition("\r\ncontent-length:")[2].partition("\r\n")[0]
+        accepted = json.loads(await incoming.readexactly(int(length)))["accepted"]
+        assert accepted == 1, said
+    outgoing.close()
+    await outgoing.wait_closed()
+    return statuses
+
+
+@pytest.mark.slow
+def test_r74_8_writers_of_500_single_rows(service: ServiceProcess, url: str) -> None:
+    """4,000 requests of one row each on SQLite: 4,000 rows, no lock error to a client."""
+    before = totals(url)
+
+    async def writers() -> list[set[str]]:
+        async with asyncio.timeout(240):
+            return await asyncio.gather(*[single_rows(service.port, n, 500) for n in range(8)])
+
+    assert set().union(*asyncio.run(writers())) == {"202"}
+    after = totals(url)
+    assert after.rows - before.rows == after.batches - before.batches == 4000
+    with closing(Database.open(url)) as database, database.read() as connection:
+        batches = batches_after(connection, DRAFTER, before.batches, limit=5000)
+    records = [records_of(batch.payload) for batch in batches]
+    blocks = {(str(r.engine[0]), int(r.step[0])) for r in records if r.engine is not None}
+    assert blocks >= {(f"writer-{n}", step) for n in range(8) for step in range(500)}
+    entries = map(json.loads, service.log.splitlines())
+    assert [entry for entry in entries if entry["level"] == "error"] == []
 
 
 @pytest.mark.slow

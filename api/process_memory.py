@@ -1,0 +1,113 @@
+"""Keep the process that answers polls small.
+
+It stays up for months, ingests through pyarrow now and then, and answers from a few kilobytes. What
+it held beyond that was of no use to it; each step here was measured (docs/decisions/0009).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.abc import MetaPathFinder
+from typing import Any, Final
+
+import pyarrow as pa
+
+__all__ = ["MemoryReturn", "give_memory_back", "keep_pandas_out", "use_few_heaps"]
+
+_ARENAS: Final = 2
+_M_ARENA_MAX: Final = -8  # of mallopt(3)
+_EVERY_SECONDS: Final = 10.0
+_WORTH_BYTES: Final = 2**20  # less leaves nothing behind that is worth a look through the heap
+
+
+class _NoPandas(MetaPathFinder):
+    """A finder for which pandas does not exist."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Nothing about any other module."""
+        del path, target
+        if name == "pandas":
+            raise ModuleNotFoundError("kept out of this process", name=name)
+
+
+def keep_pandas_out() -> bool:
+    """Let pyarrow take pandas for not installed; whether it does.
+
+    The first array that pyarrow makes imports pandas where it finds it, about 45 MB, only to ask
+    whether the values are a pandas object. It asks once: told that there is none, it never tries
+    again in this process, and everything but conversions to pandas works as before. A process that
+    has imported pandas by itself is left alone.
+    """
+    if "pandas" in sys.modules:
+        return False
+    sys.meta_path.insert(0, _NoPandas)
+    try:
+        pa.array([0.0])
+    finally:
+        sys.meta_path.remove(_NoPandas)
+    return True
+
+
+def use_few_heaps() -> None:
+    """Let Arrow and all threads allocate where freed memory can be given back.
+
+    By default Arrow keeps a heap of its own and the C library one for every few threads, and each
+    keeps what its largest batch took. Call it before threads start.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    if (library := _c_library()) is not None:
+        library.mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def give_memory_back() -> None:
+    """Return freed memory to the system, as far as the C library can; takes some milliseconds."""
+    pa.default_memory_pool().release_unused()
+    if (library := _c_library()) is not None:
+        library.malloc_trim(0)
+
+
+class MemoryReturn:
+    """Gives memory back some time after it was used; lives on the event loop.
+
+    Args:
+        used: bytes that were taken since the start. Nothing is done while few are added.
+        seconds: pause between two looks.
+    """
+
+    def __init__(self, used: Callable[[], int], *, seconds: float = _EVERY_SECONDS) -> None:
+        self._used = used
+        self._seconds = seconds
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._task = asyncio.create_task(self._run(), name="memory return")
+
+    async def stop(self) -> None:
+        """Look no longer."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        seen = self._used()
+        while True:
+            await asyncio.sleep(self._seconds)
+            used = self._used()
+            if used - seen >= _WORTH_BYTES:
+                seen = used
+                await asyncio.to_thread(give_memory_back)
+
+
+@cache
+def _c_library() -> Any:
+    """The C library where it is glibc, else None."""
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "malloc_trim") else None

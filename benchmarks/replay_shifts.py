@@ -1,0 +1,227 @@
+"""The closed loop on recorded shifts, and how far apart false alarms really are.
+
+Every shift of issue 4 on the shipped telemetry: math → chat → code, sampling temperature
+1.0 → 0.6 → 0, the earlier drafter in place of the later one (announced and not), and, labelled
+synthetic, logits times 1.6. Each is replayed through fold, fit, gate and watch; found, or not
+found, is what is written. Then the autocorrelation of residuals within requests, and how often the
+detectors alarm on recorded rows under a champion fitted on these very rows, beside labels drawn
+afresh from it: the first with the dependence of real requests, the second without.
+
+Run: ``python benchmarks/replay_shifts.py [--out FOLDER] [--only NAME …] [--deals N]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from benchmarks.measurement import machine_facts
+from calib.clusters import cluster_codes
+from calib.formats.arrow import read_parquet
+from calib.records import AcceptanceRecords
+from calib.segment_fitting import fit_segments
+from calib.segment_sketches import SegmentSketches
+from calib.shipped import shipped_telemetry, shipped_telemetry_early
+from monitoring.detectors.levels import DriftLevels
+from monitoring.detectors.observations import Observations
+from monitoring.detectors.residuals import conditional_residual
+from monitoring.loop_settings import LoopSettings
+from monitoring.replay import Replay, ReplayOptions
+from monitoring.replay_errors import served_changes
+from monitoring.replay_report import replay_document
+from monitoring.replay_shifts import Stream, interleaved, shuffled
+
+GAMMA = 7
+BASELINE_ROWS = 4000
+# The earlier drafter's recording is short: a baseline of 4,000 rows would leave a fifth of it.
+SWAP_BASELINE_ROWS = 2000
+Floats = NDArray[np.float64]
+
+
+def streams() -> dict[str, Stream]:
+    """The shifts by name."""
+    main = read_parquet(shipped_telemetry(), GAMMA)
+    early = read_parquet(shipped_telemetry_early(), GAMMA)
+    recording = Stream.of(main)
+    return {
+        "no_shift": recording,
+        "domains": recording.ordered("domain", ["math", "chat", "code"]),
+        "temperatures": recording.ordered("sampling_temperature", ["1.0", "0.6", "0"]),
+        "swap_announced": recording.then(early, "earlier drafter", announced=True),
+        "swap_unannounced": recording.then(early, "earlier drafter", announced=False),
+        "scaled_1.6": recording.scaled(1.6, 16_000),
+    }
+
+
+def replayed(stream: Stream, baseline_rows: int = BASELINE_ROWS) -> dict[str, Any]:
+    """One shift through the whole loop."""
+    settings = LoopSettings(refit_seconds=0.0)
+    options = ReplayOptions(baseline_rows=baseline_rows)
+    result = Replay(stream.records, stream.stretches, settings=settings, options=options).run()
+    changes = served_changes(stream.records, result)
+    return replay_document(stream, result, changes, settings.to_dict())
+
+
+def autocorrelation(records: AcceptanceRecords, c: NDArray[np.float32]) -> dict[str, Any]:
+    """Correlation of row residuals within requests by lag, and the share that requests explain."""
+    rows = Observations(c, records.verified, records.accepted)
+    residual = conditional_residual(rows)
+    residual = residual - residual.mean()
+    if records.request is None or records.step is None:
+        raise SystemExit("the recording names neither requests nor steps")
+    codes = cluster_codes(records.request)
+    order = np.lexsort((records.step, codes))
+    sorted_codes, values = codes[order], residual[order]
+    variance = float((values**2).mean())
+    lags = {}
+    for lag in (1, 2, 4, 8, 16, 32):
+        same = sorted_codes[lag:] == sorted_codes[:-lag]
+        pairs = values[lag:][same] * values[:-lag][same]
+        lags[str(lag)] = {
+            "correlation": float(pairs.mean() / variance),
+            "standard_error": float(pairs.std() / variance / math.sqrt(len(pairs))),
+        }
+    sizes = np.bincount(sorted_codes)
+    sums = np.bincount(sorted_codes, values)
+    between = float((sums**2).sum() - sizes.sum() * variance) / float((sizes**2 - sizes).sum())
+    mean_size = float((sizes**2).sum() / sizes.sum())
+    return {
+        "lags": lags,
+        "requests": len(sizes),
+        "mean_rows_of_a_row's_request": mean_size,
+        "intraclass_correlation": between / variance,
+        "design_effect_of_request_sums": 1.0 + (mean_size - 1.0) * between / variance,
+        "neighbours_in_the_stream": _stream_correlation(records.step, residual),
+    }
+
+
+def _stream_correlation(step: NDArray[np.int64], residual: Floats) -> dict[str, float]:
+    """Of means of 64 neighbouring rows: what a block of the detectors sees of its predecessor."""
+    order = np.argsort(step, kind="stable")
+    blocks = residual[order][: len(residual) // 64 * 64].reshape(-1, 64).mean(axis=1)
+    blocks = blocks - blocks.mean()
+    return {
+        "lag_1_of_64_row_means": float((blocks[1:] * blocks[:-1]).mean() / (blocks**2).mean()),
+        "variance_ratio_of_64_row_means": float(blocks.var() * 64.0 / residual.var()),
+    }
+
+
+def in_sample_confidence(records: AcceptanceRecords) -> NDArray[np.float32]:
+    """Conditional confidences fitted on these very rows, by segment: as calibrated as it gets."""
+    return fit_segments(SegmentSketches.from_records(records)).conditional(records)
+
+
+def false_alarms(records: AcceptanceRecords, deals: int) -> dict[str, Any]:
+    """Share of dealt-out fleets with an alarm, real labels beside independent ones."""
+    found: dict[str, Any] = {"deals": deals, "rows_a_deal": len(records)}
+    rng = np.random.default_rng(0)
+    base = in_sample_confidence(records)
+    columns = {**records.columns()}
+    for name, threshold in (("1e3", 1e3), ("1e5", 1e5), ("1e6", 1e6)):
+        levels = DriftLevels.standard(
+            GAMMA, threshold=threshold, warn_threshold=threshold, survival=False
+        )
+        counts = {"real": [0, 0], "independent": [0, 0]}
+        for seed in range(1, deals + 1):
+            order = np.argsort(_dealt_steps(records, columns, seed), kind="stable")
+            c, verified = base[order], records.verified[order]
+            drawn = (rng.random(c.shape) < c).astype(np.uint8)
+            fresh = np.minimum(np.cumprod(drawn, axis=1).sum(axis=1), verified).astype(np.uint8)
+            for kind, accepted in (("real", records.accepted[order]), ("independent", fresh)):
+                verdict = levels.update(levels.start(), Observations(c, verified, accepted)).verdict
+                counts[kind][0] += verdict.warn.alarm is not None
+                counts[kind][1] += verdict.act.alarm is not None
+        found[name] = {
+            kind: {"warn_share": warn / deals, "act_share": act / deals}
+            for kind, (warn, act) in counts.items()
+        }
+        found[name]["bound"] = min(1.0, len(records) / threshold)
+    return found
+
+
+def _dealt_steps(
+    records: AcceptanceRecords, columns: dict[str, Any], seed: int
+) -> NDArray[np.int64]:
+    dealt = shuffled(AcceptanceRecords.from_columns(records.gamma, columns), seed)
+    return np.zeros(len(records), np.int64) if dealt.step is None else dealt.step
+
+
+def hidden_difficulty(intraclass: float, rows: int = 200_000) -> dict[str, Any]:
+    """False alarms per million rows when requests share hidden luck of the measured size.
+
+    64 requests side by side, 84 rows each; a normal effect on the log odds that the head does not
+    see, with the standard deviation that gives the measured intraclass correlation; the head is
+    calibrated on average.
+    """
+    rng = np.random.default_rng(7)
+    spread = _spread_for(intraclass)
+    found: dict[str, Any] = {"log_odds_standard_deviation": spread, "rows": rows}
+    levels = DriftLevels.standard(GAMMA, threshold=1e6, survival=False)
+    for name, size in (("measured", spread), ("none", 0.0)):
+        requests = rows // 84 + 64
+        effect = rng.normal(0.0, size, requests)
+        owner = (np.arange(rows) % 64) + 64 * (np.arange(rows) // (64 * 84))
+        logits = rng.normal(0.0, 1.3, (rows, GAMMA)) - 0.4
+        grid = rng.normal(0.0, size, 4001)
+        # Marginal probability given what the head sees: the effect is averaged out.
+        table = np.linspace(-8.0, 8.0, 801)
+        mean = expit(table[:, None] + grid).mean(axis=1)
+        c = np.interp(logits, table, mean).astype(np.float32)
+        truth = expit(logits + effect[owner][:, None])
+        labels = rng.random((rows, GAMMA)) < truth
+        accepted = np.cumprod(labels, axis=1).sum(axis=1).astype(np.uint8)
+        verified = np.full(rows, GAMMA, dtype=np.uint8)
+        verdict = levels.update(levels.start(), Observations(c, verified, accepted)).verdict
+        found[name] = {
+            "warn_row": None if verdict.warn.alarm is None else verdict.warn.alarm.row,
+            "act_row": None if verdict.act.alarm is None else verdict.act.alarm.row,
+            "act_evidence_log10": verdict.act.log_evidence / math.log(10.0),
+        }
+    return found
+
+
+def _spread_for(intraclass: float) -> float:
+    """Standard deviation on the log odds: var(p(1−p)·effect) against p(1−p) at p = .38."""
+    variance = 0.38 * 0.62
+    return math.sqrt(max(intraclass, 0.0) / variance)
+
+
+def main() -> None:
+    """Replay what is asked for and write one JSON file each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/replay"))
+    parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--deals", type=int, default=100)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, stream in streams().items():
+        if options.only is None or name in options.only:
+            baseline = SWAP_BASELINE_ROWS if name == "swap_announced" else BASELINE_ROWS
+            _write(options.out / f"{name}.json", replayed(stream, baseline))
+    if options.only is None or "dependence" in options.only:
+        records = interleaved(read_parquet(shipped_telemetry(), GAMMA))
+        measured = autocorrelation(records, in_sample_confidence(records))
+        document = {
+            "autocorrelation": measured,
+            "hidden_difficulty": hidden_difficulty(measured["intraclass_correlation"]),
+            "false_alarms": false_alarms(records, options.deals),
+        }
+        _write(options.out / "dependence.json", document)
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    document = {**document, "machine": machine_facts()}
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stderr.write(f"{path}\n")
+
+
+if __name__ == "__main__":
+    main()

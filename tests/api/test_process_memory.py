@@ -1,0 +1,77 @@
+"""What the API process does not keep: pandas, heaps of its own, and what a large batch took."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from api import process_memory
+from api.process_memory import MemoryReturn, give_memory_back, keep_pandas_out
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import importlib.util
+import sys
+import numpy as np
+from api.process_memory import give_memory_back, keep_pandas_out, use_few_heaps
+use_few_heaps()
+kept_out = keep_pandas_out()
+import pyarrow as pa
+filled = pa.array(np.array([1.5, 2.5]), mask=np.array([False, True])).to_pylist()
+text = pa.array(["a", None]).dictionary_encode().to_pylist()
+pool, before = pa.default_memory_pool().backend_name, "pandas" in sys.modules
+give_memory_back()
+there = importlib.util.find_spec("pandas") is not None  # for whoever asks for it by name
+print((kept_out, filled, text, pool, before, there))
+"""
+
+
+def test_arrow_works_without_pandas_and_on_the_common_heap() -> None:
+    command = [sys.executable, "-c", SCRIPT]
+    answer = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    expected = (True, [1.5, None], ["a", None], "system", False, True)
+    assert answer.stdout.strip() == repr(expected)
+
+
+def test_a_process_with_pandas_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
+    finders = list(sys.meta_path)
+    assert not keep_pandas_out()
+    assert sys.meta_path == finders
+
+
+def test_without_glibc_there_is_nothing_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_memory, "_c_library", lambda: None)
+    give_memory_back()
+
+
+def test_memory_is_given_back_after_use_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = threading.Semaphore(0)
+    monkeypatch.setattr(process_memory, "give_memory_back", given.release)
+    taken = 5_000_000  # before the start: not its business
+
+    async def story() -> tuple[bool, bool, bool]:
+        nonlocal taken
+        returns = MemoryReturn(lambda: taken, seconds=0.01)
+        await returns.stop()  # not started yet
+        returns.start()
+        await asyncio.sleep(0.05)
+        taken += 2**20 - 1
+        await asyncio.sleep(0.05)
+        early = given.acquire(blocking=False)
+        taken += 1
+        used = await asyncio.to_thread(given.acquire, True, 30.0)
+        await asyncio.sleep(0.05)
+        again = given.acquire(blocking=False)
+        await returns.stop()
+        return early, used, again
+
+    assert asyncio.run(story()) == (False, True, False)
