@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import torch
@@ -29,6 +30,7 @@ from calib.errors import ConfigurationError
 VARIABLE = "DSPARK_CALIB_KERNELS"
 
 _LEAST_CAPABILITY = (8, 0)  # compiled for 8.0, 9.0 and 10.0; older ones lack bfloat16
+_LEAST_TRITON = (3, 7)  # the oldest that kernels are tested with
 _AMD = ("gfx942", "gfx950")  # the AMD architectures that kernels are compiled for in CI
 _MOST_PROGRAMS = 2**31 - 1
 _MOST_TOKENS = 1 << 24  # ids beyond are not exact in the float32 statistics
@@ -121,14 +123,13 @@ def _device_obstacle(tensors: Sequence[Tensor], forced: bool) -> str | None:
     if device.type == "cpu":
         if not forced:
             return "the tensors are on the CPU"
-        if not _has_triton():
-            return "triton is not installed"
+        missing = _triton_obstacle()
+        if missing is not None:
+            return missing
         return None if _is_interpreting() else "the tensors are on the CPU; set TRITON_INTERPRET=1"
     if device.type != "cuda":
         return f"there are no kernels for {device.type}"
-    if not _has_triton():
-        return "triton is not installed: install the `kernels` extra"
-    return _architecture_obstacle(device.index)
+    return _triton_obstacle() or _architecture_obstacle(device.index)
 
 
 @cache
@@ -157,8 +158,17 @@ def _place(tensors: Sequence[Tensor]) -> str:
 
 
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _triton_obstacle() -> str | None:
+    """Without importing it: who runs the reference need not wait for a compiler to load."""
+    if find_spec("triton") is None:
+        return "triton is not installed: install the `kernels` extra"
+    try:
+        installed = version("triton")
+    except PackageNotFoundError:
+        return None  # a build of another name, as for AMD
+    known = tuple(int(part) for part in installed.split(".")[:2] if part.isdecimal())
+    least = ".".join(map(str, _LEAST_TRITON))
+    return None if known >= _LEAST_TRITON else f"triton {installed} is older than {least}"
 
 
 def _is_interpreting() -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
-# Read when NumPy, torch, matplotlib and transformers load, so before any of them is imported.
+# Read when NumPy, torch, matplotlib, transformers and Triton load, so before any is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Whatever imports Triton first, kernels are interpreted; those who compile do so in a child.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from hypothesis import settings
 

@@ -27,7 +27,8 @@ class DraftBlockConfiguration:
         block_v: draft ids of a tile; a power of two, at least 16.
         block_b: rows of a tile; 1, or a power of two of at least 16 with tensor cores.
         block_r: ranks taken at a time.
-        tiles: tiles of one program, in turn.
+        tiles: tiles of one program, in turn. More than one take twice the registers, because what
+            all tiles share is kept; no entry of the table does it.
         warps: of a program.
         stages: of the software pipeline over ranks.
         tensor_cores: False multiplies and adds, for a single row.
@@ -85,15 +86,12 @@ _ANY = 1 << 30
 _NVIDIA: _Table = (
     (1, _NARROW),
     (16, DraftBlockConfiguration(128, 16, 64)),
-    (32, DraftBlockConfiguration(128, 32, 64)),
+    (32, DraftBlockConfiguration(128, 32, 64, warps=8)),
     (_ANY, DraftBlockConfiguration(128, 64, 64, warps=8)),
 )
-# 64 KiB of local memory on CDNA 3: one stage less. A wavefront has 64 lanes: fewer of them.
-_AMD: _Table = (
-    (1, _NARROW),
-    (16, DraftBlockConfiguration(128, 16, 64, stages=2)),
-    (32, DraftBlockConfiguration(128, 32, 64, stages=2)),
-    (_ANY, DraftBlockConfiguration(128, 64, 64, stages=2)),
+# 64 KiB of local memory on CDNA 3: one stage less.
+_AMD: _Table = tuple(
+    (rows, entry if rows == 1 else replace(entry, stages=2)) for rows, entry in _NVIDIA
 )
 _TABLES: dict[str, _Table] = {
     "sm80": _NVIDIA,
@@ -148,14 +146,17 @@ def configuration_for(
         raise ConfigurationError("architecture", architecture, f"one of {', '.join(_TABLES)}")
     entry = next(entry for limit, entry in _TABLES[architecture] if rows <= limit)
     if w2_dtype == torch.float32 and entry.tensor_cores:
-        # Twice the bytes, and no 32-bit tensor cores that keep 32 bits: half the tile.
-        entry = replace(entry, block_v=64, block_r=32)
-    if (sampled or log_sum_exp) and entry.block_b > 32:
-        # Noise and exponentials of 128 ids and 64 rows do not fit 255 registers.
+        # Twice the bytes, and no 32-bit tensor cores that keep 32 bits: half the tile, as 64 rows
+        # with log-sum-exps spill on CDNA 3.
+        block_b = min(entry.block_b, 32)
+        entry = replace(entry, block_v=2048 // block_b, block_b=block_b, block_r=32)
+    elif sampled and entry.block_b > 32 and not log_sum_exp:
+        # Half the registers, so that two programs share a multiprocessor. Where partial sums are
+        # merged, fewer and larger programs leave fewer of them.
         entry = replace(entry, block_v=64)
-    if log_sum_exp and not architecture.startswith("gfx"):
-        # Fewer programs leave fewer partial sums to merge. On AMD the loop spills.
-        entry = replace(entry, tiles=4)
+    elif log_sum_exp and entry.block_b == 32:
+        # The same registers a thread, where 8 warps make assemblers spill to fit two programs.
+        entry = replace(entry, block_v=64, warps=4)
     if w2_dtype == torch.float8_e4m3fn and architecture == "sm80":
         entry = replace(entry, decode_float8=True)
     return replace(entry, block_r=min(entry.block_r, _power_of_two(rank, least=16)))

@@ -81,13 +81,12 @@ def prepare_kernel(
         "slopes_row",
         "intercepts_row",
         "index",
-        "rows",
         "gamma",
         "vocabulary",
         "vocabulary_offset",
         "programs",
-        "row_blocks",
-    )
+    ),
+    do_not_specialize_on_alignment=("rows", "row_blocks"),  # but on 1: a single row has no mask
 )
 def position_kernel(
     base_ptr: tl.tensor,  # [B, γ, V'] U

@@ -20,9 +20,10 @@ from heads.kernels.elementary_functions import finite_or_zero
 from heads.kernels.tile_axes import across, down
 
 _INFINITY = tl.constexpr(float("inf"))
-# Partial sums of all rows merged at a time: 16 a thread in 4 warps. The order of merging follows
-# from it, so it is part of what makes results repeat.
-_MERGED = tl.constexpr(2048)
+# Partial sums merged at a time, of a single row and of all rows of a tile. The order of merging
+# follows from them, so they are part of what makes results repeat.
+_MERGED_OF_ONE = tl.constexpr(2048)
+_MERGED_OF_MANY = tl.constexpr(4096)
 
 
 @triton.jit
@@ -82,7 +83,7 @@ def _merged_log_sum_exp(
     ROWS: tl.constexpr,
 ) -> tl.tensor:
     """Log-sum-exp over all programs, always in the same order; float32, shaped as the rows."""
-    count: tl.constexpr = _MERGED // BLOCK_B
+    count: tl.constexpr = _MERGED_OF_MANY // BLOCK_B if ROWS else _MERGED_OF_ONE
     shape: tl.constexpr = [count, BLOCK_B] if ROWS else [count]
     largest = tl.full(shape, -_INFINITY, tl.float32)
     total = tl.zeros(shape, tl.float32)

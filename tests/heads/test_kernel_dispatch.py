@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -28,10 +30,17 @@ def on_gpu(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.zeros(*shape, dtype=dtype).as_subclass(OnGpu)
 
 
-@pytest.fixture(autouse=True)
-def _automatic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+def _forget() -> None:
     kernel_dispatch._architecture_obstacle.cache_clear()
+    kernel_dispatch._triton_obstacle.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _automatic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    _forget()
+    yield
+    _forget()  # what was made up here
 
 
 @pytest.fixture
@@ -107,11 +116,33 @@ def test_old_and_unknown_gpus_fall_back(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("hopper")
 def test_without_triton_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_dispatch, "_has_triton", lambda: False)
+    monkeypatch.setattr(kernel_dispatch, "find_spec", lambda name: None)
     assert "install the `kernels` extra" in why("soft_label", [on_gpu(2, 8)])
     monkeypatch.setenv(VARIABLE, "triton")
     with pytest.raises(ConfigurationError, match="triton is not installed"):
         decide("soft_label", [torch.zeros(2, 8)])
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize(
+    ("installed", "answer"),
+    [
+        ("3.1.0", "reference: triton 3.1.0 is older than 3.7"),
+        ("3.7.1", "triton: compiled for NVIDIA H200"),
+        ("3.10.0+git1a2b3c", "triton: compiled for NVIDIA H200"),
+        (None, "triton: compiled for NVIDIA H200"),  # of another name, as AMD's builds are
+    ],
+)
+def test_a_triton_too_old_is_not_tried(
+    installed: str | None, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(kernel_dispatch, "version", version)
+    assert why("soft_label", [on_gpu(2, 8)]) == answer
 
 
 @pytest.mark.usefixtures("hopper")

@@ -36,7 +36,7 @@ def device() -> torch.device:
 
 
 @pytest.fixture(scope="session")
-def compiler(pytestconfig: pytest.Config) -> Iterator[Compiler]:
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
     """Compiles kernels ahead of time for GPUs that are not here; see ``compilation``."""
-    with Compiler(pytestconfig.cache.mkdir("triton")) as running:
+    with Compiler(tmp_path_factory.mktemp("triton")) as running:
         yield running

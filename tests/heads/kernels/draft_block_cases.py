@@ -189,6 +189,7 @@ def compilation_of(launch: KernelLaunch, name: str = "") -> Compilation:
     """The job that compiles what this launch would compile on a GPU."""
     types, constants, divisible = {}, {}, []
     runtime = launch.kernel.kwargs["do_not_specialize"] or ()
+    unaligned = (*runtime, *(launch.kernel.kwargs["do_not_specialize_on_alignment"] or ()))
     for argument, value in launch.arguments.items():
         if isinstance(value, Tensor):
             types[argument] = TYPES[value.dtype]
@@ -198,7 +199,7 @@ def compilation_of(launch: KernelLaunch, name: str = "") -> Compilation:
             constants[argument] = value
         else:
             types[argument] = "i32"
-            if value % 16 == 0 and argument not in runtime:
+            if value % 16 == 0 and argument not in unaligned:
                 divisible.append(argument)
     function = launch.kernel.fn
     kernel = f"{function.__module__}:{function.__name__}"

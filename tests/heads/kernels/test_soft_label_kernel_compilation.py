@@ -23,11 +23,6 @@ def check(report: Report, *, loads: int) -> None:
     assert report.wide_loads >= loads
 
 
-def test_one_launch_quickly(compiler: Compiler) -> None:
-    job = next(job for job in STREAMING if job.name == "compare-bf16")
-    check(compiler.compile(job, "gfx942"), loads=2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("job", STREAMING, ids=str)
