@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
-from monitoring.store import jobs, retention, tables
+from monitoring.store import engines, events, jobs, retention, tables
 from monitoring.store.database import Database
+from monitoring.store.engines import EngineSighting
 from monitoring.store.telemetry import batches_after, counters, find_answer, store_batches
 from tests.monitoring.store.store_fixtures import START, ManualClock, batch, registered
 
@@ -188,3 +189,54 @@ def test_sqlite_file_shrinks(sqlite_url: str, tmp_path: Path) -> None:
     apply(database, size=0)
     database.close()
     assert (tmp_path / "store.db").stat().st_size < full - 2_500_000
+
+
+def history(connection: Connection) -> tuple[list[str], list[str]]:
+    """Kinds of the events, and the engines, that are left."""
+    kinds = select(tables.events.c.kind).order_by(tables.events.c.id)
+    names = select(tables.engines.c.engine).order_by(tables.engines.c.engine)
+    return list(connection.execute(kinds).scalars()), list(connection.execute(names).scalars())
+
+
+def test_old_history_goes_and_what_still_holds_stays(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_EVENTS_A_TRANSACTION", 2)
+    registered(database)
+
+    def fill(connection: Connection) -> None:
+        now = database.now(connection)
+        for number in range(5):
+            events.open_event(connection, f"old-notice-{number}", "info", "It happened.")
+        for kind in ("open", "acknowledged", "resolved"):
+            event = events.open_event(connection, kind, "warning", "It holds.", dedup_key=kind)
+            if kind == "acknowledged":
+                events.acknowledge(connection, event.id, "tests")
+        events.resolve(connection, "resolved")
+        seen = [("old", now - 91 * DAY), ("young", now - 89 * DAY)]
+        engines.record_sightings(
+            connection,
+            [EngineSighting("code", name, None, None, None, None, at) for name, at in seen],
+        )
+        named = tables.alert_notices
+        connection.execute(delete(named).where(named.c.event > 0))
+        columns = tables.events.c
+        aged = {name: columns[name] - 91 * DAY for name in ("opened_at", "resolved_at")}
+        connection.execute(update(tables.events).values(**aged))
+        referred = events.open_event(connection, "referred", "info", "Somebody is being told.")
+        connection.execute(update(tables.events).where(columns.id == referred.id).values(**aged))
+        if connection.execute(select(func.count()).select_from(named)).scalar() == 0:
+            values = {"event": referred.id, "notice": "opened", "severity": "info"}
+            values |= {"created_at": now, "message": "{}"}
+            connection.execute(insert(named).values(**values))
+        events.open_event(connection, "young-notice", "info", "It just happened.")
+
+    database.run(fill)
+    assert apply(database, age=1).events == 0, "no limit was given"
+    removed = retention.apply_retention(
+        database, max_age_seconds=None, max_bytes=None, history_seconds=90 * DAY
+    )
+    assert (removed.events, removed.engines) == (6, 1)
+    with database.read() as connection:
+        left = ["open", "acknowledged", "referred", "young-notice"]
+        assert history(connection) == (left, ["young"])
