@@ -40,6 +40,7 @@ class Refusal(StrEnum):
     UNBOUNDED_CHANGE = "unbounded_change"
     NO_ROWS = "no_rows"  # nothing usable to fit on
     GAMMA_MISMATCH = "gamma_mismatch"
+    TRIMMED_ROWS = "trimmed_rows"  # a method that is wrong on trimmed rows, and nothing else to fit
 
 
 class NullReason(StrEnum):

@@ -143,8 +143,9 @@ def render(
         segment: raw tag values of the traffic, such as ``{"domain": "code"}``; None or empty for
             the pooled numbers.
         media: ``"json"``, or ``"sts"`` for the file that SGLang loads.
-        unmatched: what a segment without numbers of its own gets: ``"pooled"`` numbers, flagged
-            in ``segment.level``, or ``"identity"``.
+        unmatched: what a sampling temperature or acceptance rule that no row had gets, and any
+            segment of a revision without segments: ``"pooled"`` (or the parent's) numbers,
+            flagged in ``segment``, or ``"identity"``.
 
     Raises:
         CalibrationValueError: a longer gamma than published, or a segment tag that does not exist
@@ -160,18 +161,23 @@ def render(
     if media == "json" and gamma == fields["gamma"] and not segment:
         return document
     if segment:
-        _choose(fields, match_segment(fields["segments"], segment), unmatched)
+        _choose(fields, match_segment(fields["segments"], segment, unmatched))
     if gamma < fields["gamma"]:
         _cut(fields, gamma)
     return canonical_json(fields) if media == "json" else _sglang_file(fields)
 
 
-def _choose(fields: dict[str, Any], match: SegmentMatch, unmatched: UnmatchedSegment) -> None:
+def _choose(fields: dict[str, Any], match: SegmentMatch) -> None:
     """Put the numbers of the segment, or what stands in for them, in their place."""
     if match.numbers is not None:
-        fields["temperatures"] = match.numbers["temperatures"]
-        fields["affine"] = match.numbers.get("affine")
-    elif unmatched == "identity":
+        statuses = [PositionStatus(word) for word in match.numbers["statuses"]]
+        fields |= {
+            "temperatures": match.numbers["temperatures"],
+            "affine": match.numbers["affine"],
+            "position_statuses": match.numbers["statuses"],
+            "status": str(serving_status(statuses)),
+        }
+    elif match.level == "identity":
         gamma = fields["gamma"]
         fields |= {
             "affine": None,
@@ -184,11 +190,10 @@ def _choose(fields: dict[str, Any], match: SegmentMatch, unmatched: UnmatchedSeg
             "status": str(ServingStatus.UNCALIBRATED),
             "temperatures": [1.0] * gamma,
         }
-    level = "identity" if match.numbers is None and unmatched == "identity" else match.level
     fields["segment"] = {
         "requested": dict(match.requested),
         "matched": None if match.matched is None else dict(match.matched),
-        "level": level,
+        "level": match.level,
     }
 
 
@@ -201,8 +206,11 @@ def _cut(fields: dict[str, Any], gamma: int) -> None:
     if fields["status"] in (ServingStatus.FITTED, ServingStatus.PARTIAL):
         kept = [PositionStatus(word) for word in fields["position_statuses"]]
         fields["status"] = str(serving_status(kept))
-    for entry in (fields["segments"] or {}).get("entries", ()):
-        _cut_numbers(entry, gamma)
+    if fields["segments"] is not None:
+        fields["segments"]["gamma"] = gamma
+        for entry in fields["segments"]["segments"]:
+            _cut_numbers(entry, gamma)
+            entry["statuses"] = entry["statuses"][:gamma]
 
 
 def _cut_numbers(fields: dict[str, Any], gamma: int) -> None:

@@ -122,6 +122,7 @@ def _position(position: int, before: PositionMetrics, after: PositionMetrics) ->
         "rows": after.n,
         "effective_rows": _rounded(after.effective_n),
         "ece": {"before": _rounded(before.ece), "after": _rounded(after.ece)},
+        "auc": {"before": _rounded(before.auc), "after": _rounded(after.auc)},
         "debiased_error": {"before": _debiased(before), "after": _debiased(after)},
         "log_loss": {"before": _rounded(before.log_loss), "after": _rounded(after.log_loss)},
     }

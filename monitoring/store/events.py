@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, Row, select, text, update
 
 from calib.errors import InvalidInputError
-from monitoring.store import tables
+from monitoring.store import alert_outbox, tables
 from monitoring.store.database import current_time
 from monitoring.store.errors import ConflictError, NotFoundError
 from monitoring.store.fields import (
@@ -32,6 +32,7 @@ __all__ = [
     "list_events",
     "open_event",
     "resolve",
+    "resolve_event",
 ]
 
 Severity = Literal["info", "warning", "critical"]
@@ -121,7 +122,9 @@ def open_event(
         )
         .returning(tables.events.c.id)
     )
-    return get_event(connection, connection.execute(statement).scalar_one())
+    event = get_event(connection, connection.execute(statement).scalar_one())
+    alert_outbox.note_event(connection, event)
+    return event
 
 
 def get_event(connection: Connection, identifier: int) -> Event:
@@ -172,7 +175,30 @@ def resolve(connection: Connection, dedup_key: str) -> Event | None:
         .returning(columns.id)
     )
     found = connection.execute(statement).scalar_one_or_none()
-    return None if found is None else get_event(connection, found)
+    if found is None:
+        return None
+    event = get_event(connection, found)
+    alert_outbox.note_resolved(connection, event)
+    return event
+
+
+def resolve_event(connection: Connection, identifier: int) -> Event:
+    """The event, resolved by hand; one that is resolved already stays as it is.
+
+    A cause that still holds opens a new event when it is reported next.
+
+    Raises:
+        NotFoundError: no such event.
+    """
+    columns = tables.events.c
+    now = current_time(connection)
+    statement = (
+        update(tables.events)
+        .where(columns.id == clamped(identifier), columns.state != "resolved")
+        .values(state="resolved", resolved_at=now, updated_at=now)
+    )
+    connection.execute(statement)
+    return get_event(connection, identifier)
 
 
 def list_events(

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from calib.errors import InvalidInputError
-from monitoring.store import audit, tables
+from monitoring.store import audit, tables, tracking_outbox
 from monitoring.store.database import Database, current_time, lease_time
 from monitoring.store.drafter_rows import lock
 from monitoring.store.errors import LeaseLostError, NotFoundError
@@ -243,7 +243,7 @@ def finish(
     statement = update(tables.jobs).where(_held(job, lease_time(connection))).values(**values)
     if connection.execute(statement).rowcount == 0:
         raise LeaseLostError(job.id)
-    return get_job(connection, job.id)
+    return _finished(connection, job.id)
 
 
 def release(connection: Connection, job: Job) -> Job:
@@ -321,6 +321,24 @@ def lock_leasing(connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_LEASING_LOCK)))
 
 
+def _finished(connection: Connection, identifier: str) -> Job:
+    """The job that just ended, with the tracking server's entry about it."""
+    job = get_job(connection, identifier)
+    if job.kind == "recalibration":
+        tracking_outbox.record(connection, job.drafter, "job", _told(job))
+    return job
+
+
+def _told(job: Job) -> dict[str, Any]:
+    """What the tracking server is told of a finished recalibration; it outlives the job."""
+    told = {name: getattr(job, name) for name in ("status", "options", "error", "finished_at")}
+    result = {name: value for name, value in (job.result or {}).items() if name != "evidence"}
+    evidence = (job.result or {}).get("evidence")
+    if isinstance(evidence, Mapping) and "held_out" in evidence:
+        result["held_out"] = evidence["held_out"]
+    return {**told, "job": job.id, "started_at": job.started_at, "result": result}
+
+
 def _held(job: Job, now: float) -> ColumnElement[bool]:
     columns = tables.jobs.c
     return (
@@ -348,8 +366,10 @@ def _fail_exhausted(connection: Connection, now: float) -> None:
             lease_owner=None,
             lease_until=None,
         )
+        .returning(tables.jobs.c.id)
     )
-    connection.execute(statement)
+    for identifier in connection.execute(statement).scalars().all():
+        _finished(connection, identifier)
 
 
 def _change(connection: Connection, database: Database, job: Job, **values: Any) -> Job:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, insert, select
 
-from monitoring.store import audit, events, tables
+from monitoring.store import audit, events, tables, tracking_outbox
 from monitoring.store.database import current_time
 from monitoring.store.drafter_rows import Drafter, DrafterState, change, lock, state_of
 from monitoring.store.errors import NotFoundError
@@ -175,6 +175,8 @@ def append(
         "document": body,
     }
     connection.execute(insert(tables.publications).values(values))
+    told = {"publication": number, "revision": revision.number, "aliases": asdict(changed.aliases)}
+    tracking_outbox.record(connection, state.drafter.name, "publication", told)
     if connection.dialect.name == "postgresql":  # delivered when the transaction commits
         connection.execute(select(func.pg_notify(CHANNEL, state.drafter.name)))
     return get_publication(connection, state.drafter.name, number)

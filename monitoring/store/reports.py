@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, insert, select
 
-from monitoring.store import tables
+from monitoring.store import tables, tracking_outbox
 from monitoring.store.fields import checked_text, clamped
 
-__all__ = ["Report", "latest_report", "list_reports", "put_report"]
+__all__ = [
+    "PAGE_KIND",
+    "PICTURE_KIND",
+    "Report",
+    "latest_report",
+    "list_reports",
+    "put_report",
+]
 
 KEPT_REPORTS: Final = 200  # of each drafter and kind: a curve over time, not an archive
+
+PAGE_KIND: Final = "evaluation.html"
+PICTURE_KIND: Final = "evaluation.png"
+# What a report can be drawn from again is kept once.
+_KEPT: Final = {PAGE_KIND: 1, PICTURE_KIND: 1}
 
 
 @dataclass(frozen=True)
@@ -22,11 +35,11 @@ class Report:
     Attributes:
         id: grows with every report.
         drafter: name of the drafter.
-        kind: ``"evaluation"`` ….
+        kind: ``"evaluation"``, its page or its picture ….
         revision: revision it is about.
         through_batch: newest batch that entered it, or None.
         created_at: seconds since the epoch.
-        document: JSON bytes.
+        document: JSON bytes; HTML of a page, PNG of a picture.
     """
 
     id: int
@@ -47,8 +60,20 @@ def put_report(
     revision: int,
     through_batch: int | None,
     created_at: float,
+    told: Mapping[str, Any] | None = None,
 ) -> Report:
-    """The stored report; of each kind the newest 200 are kept.
+    """The stored report; of each kind the newest 200 are kept, of pages and pictures the newest.
+
+    Args:
+        connection: a write transaction.
+        drafter: name of the drafter.
+        kind: kind of report.
+        document: JSON bytes.
+        revision: revision it is about.
+        through_batch: newest batch that entered it, or None.
+        created_at: seconds since the epoch.
+        told: what the tracking server is to be told of it, as plain JSON; None tells nothing. It
+            outlives the report, so a long outage loses none of it.
 
     Raises:
         ConflictError: no such drafter.
@@ -65,11 +90,14 @@ def put_report(
     number = connection.execute(insert(tables.reports).values(values).returning(columns.id))
     query = select(tables.reports).where(columns.id == number.scalar_one())
     row = connection.execute(query).one()
+    if told is not None:
+        about = {"report": row.id, "revision": revision, "created_at": created_at}
+        tracking_outbox.record(connection, drafter, "report", {**told, **about})
     kept = (
         select(columns.id)
         .where(columns.drafter == drafter, columns.kind == kind)
         .order_by(columns.id.desc())
-        .offset(KEPT_REPORTS)
+        .offset(_KEPT.get(kind, KEPT_REPORTS))
         .limit(1)
     )
     oldest = connection.execute(kept).scalar()

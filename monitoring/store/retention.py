@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, or_, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Row, delete, func, or_, select, update
 
 from monitoring.store import tables
 from monitoring.store.database import Database, current_time
@@ -23,6 +23,7 @@ __all__ = ["Retained", "apply_retention"]
 
 JOB_SECONDS: Final = 30 * 24 * 3600.0  # finished jobs are kept this long
 _BATCHES_A_TRANSACTION: Final = 200
+_EVENTS_A_TRANSACTION: Final = 1000
 _MOST_TRANSACTIONS: Final = 10_000  # bounds one call; the next one goes on
 _VACUUM_PAGES: Final = 1000
 _MOST_VACUUMS: Final = 100
@@ -38,6 +39,8 @@ class Retained:
         bytes: size of their payloads.
         answers: idempotency answers removed.
         jobs: finished jobs removed.
+        events: resolved events removed.
+        engines: engines removed that were silent for too long.
         stored_bytes: size of the payloads that are left.
     """
 
@@ -46,6 +49,8 @@ class Retained:
     bytes: int = 0
     answers: int = 0
     jobs: int = 0
+    events: int = 0
+    engines: int = 0
     stored_bytes: int = 0
 
 
@@ -60,11 +65,14 @@ def apply_retention(
     *,
     max_age_seconds: float | None,
     max_bytes: int | None,
+    history_seconds: float | None = None,
 ) -> Retained:
     """Remove batches that are too old, then the oldest until the payloads fit into ``max_bytes``.
 
-    Also idempotency answers older than 24 hours and jobs that finished 30 days ago. Limits that
-    are None do not bind. Batches that a running job may read stay until it is done.
+    Also idempotency answers older than 24 hours, jobs that finished 30 days ago, and history older
+    than ``history_seconds``: events that were resolved, and engines that polled last, that long
+    ago. Limits that are None do not bind. Batches that a running job may read stay until it is
+    done; events that are open or acknowledged stay, and so do those that something else refers to.
 
     Raises:
         StoreError: the database failed; what was removed before stays removed.
@@ -83,9 +91,16 @@ def apply_retention(
         if step.batches == 0:
             break
     answers, jobs = database.run(_remove_leftovers)
-    if done.batches or answers or jobs:
+    done = replace(done, answers=answers, jobs=jobs)
+    if history_seconds is not None:
+        done = replace(
+            done,
+            events=_remove_events(database, history_seconds),
+            engines=database.run(lambda connection: _remove_engines(connection, history_seconds)),
+        )
+    if done.batches or answers or jobs or done.events:
         _shrink(database)
-    return replace(done, answers=answers, jobs=jobs)
+    return done
 
 
 def _remove_batches(connection: Connection, database: Database, limits: _Limits) -> Retained:
@@ -156,6 +171,40 @@ def _remove_leftovers(connection: Connection) -> tuple[int, int]:
     old_answers = delete(answers).where(answers.c.created_at <= now - ANSWER_SECONDS)
     old_jobs = delete(jobs).where(jobs.c.finished_at <= now - JOB_SECONDS)
     return connection.execute(old_answers).rowcount, connection.execute(old_jobs).rowcount
+
+
+def _remove_events(database: Database, age: float) -> int:
+    """Resolved events of that age, in small transactions: how many."""
+    total = 0
+    for _ in range(_MOST_TRANSACTIONS):
+        gone = database.run(lambda connection: _remove_some_events(connection, age))
+        total += gone
+        if gone < _EVENTS_A_TRANSACTION:
+            break
+    return total
+
+
+def _remove_some_events(connection: Connection, age: float) -> int:
+    events = tables.events
+    oldest = current_time(connection) - age
+    query = select(events.c.id).where(events.c.state == "resolved", events.c.resolved_at < oldest)
+    for column in _references_to(events.c.id):
+        query = query.where(~select(column).where(column == events.c.id).exists())
+    found = connection.execute(query.order_by(events.c.id).limit(_EVENTS_A_TRANSACTION)).scalars()
+    return connection.execute(delete(events).where(events.c.id.in_(found.all()))).rowcount
+
+
+def _references_to(column: Column[Any]) -> list[Column[Any]]:
+    """Columns of other tables whose foreign key is ``column``."""
+    keys = (key for table in tables.metadata.tables.values() for key in table.foreign_keys)
+    return [key.parent for key in keys if key.column is column]
+
+
+def _remove_engines(connection: Connection, age: float) -> int:
+    """Engines that have been silent for that long; one that polls again is a new one."""
+    engines = tables.engines
+    oldest = current_time(connection) - age
+    return connection.execute(delete(engines).where(engines.c.seen_at < oldest)).rowcount
 
 
 def _shrink(database: Database) -> None:

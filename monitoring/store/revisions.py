@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, func, insert, select
 
 from calib.calibration import Calibration
 from calib.errors import CalibrationValueError
-from monitoring.store import audit, tables
+from monitoring.store import audit, tables, tracking_outbox
 from monitoring.store.database import current_time
 from monitoring.store.drafter_rows import Aliases, Drafter, change, lock, state_of
 from monitoring.store.errors import ConflictError, NotFoundError
@@ -156,6 +156,7 @@ def set_challenger(
     if number == state.aliases.challenger:
         return state.drafter
     changed = change(connection, state, challenger=number)
+    tracking_outbox.record_aliases(connection, drafter, changed.aliases)
     details = {"challenger": number, "before": state.aliases.challenger}
     audit.record(connection, actor, "set_challenger", drafter, details, request_id)
     return changed.drafter
@@ -199,6 +200,7 @@ def _insert(
         "calibration": calibration.to_json(),
     }
     connection.execute(insert(tables.revisions).values(values))
+    tracking_outbox.record(connection, drafter.name, "revision", {"revision": number})
     return get_revision(connection, drafter.name, number)
 
 

@@ -23,21 +23,29 @@ from sqlalchemy import (
 )
 
 __all__ = [
+    "alert_deliveries",
+    "alert_notices",
+    "alert_receivers",
     "audit",
     "cost_tables",
+    "drafter_leases",
     "drafters",
     "engines",
     "events",
     "idempotency_answers",
     "jobs",
     "metadata",
+    "monitor_states",
     "publications",
     "reports",
     "revisions",
+    "silences",
     "store_clock",
     "telemetry_batches",
     "telemetry_counters",
     "tokens",
+    "tracking_outbox",
+    "tracking_totals",
 ]
 
 metadata = MetaData(
@@ -248,6 +256,27 @@ reports = Table(
     sqlite_autoincrement=True,
 )
 
+# How far the closed loop has read, and what it knows by then.
+monitor_states = Table(
+    "monitor_states",
+    metadata,
+    _drafter(primary_key=True),
+    Column("consumed_through", BigInteger, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("document", LargeBinary, nullable=False),
+    Column("state", LargeBinary, nullable=False),
+)
+
+# Who acts on a drafter; the row stays, so that the fencing number grows for ever.
+drafter_leases = Table(
+    "drafter_leases",
+    metadata,
+    _drafter(primary_key=True),
+    Column("fencing", BigInteger, nullable=False),
+    Column("owner", Text),
+    Column("until", Double),
+)
+
 tokens = Table(
     "tokens",
     metadata,
@@ -280,6 +309,117 @@ audit = Table(
     Column("request_id", Text),
     Index(None, "drafter", "id"),
     sqlite_autoincrement=True,
+)
+
+# What receivers of alerts are to be told, written in the transaction of the event itself.
+alert_notices = Table(
+    "alert_notices",
+    metadata,
+    _row_id(),
+    Column("event", BigInteger, ForeignKey("events.id"), nullable=False),
+    Column("notice", Text, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("spread_at", Double),
+    Column("message", Text, nullable=False),
+    Index(None, "event"),
+    Index(
+        "ix_alert_notices_unspread",
+        "id",
+        sqlite_where=text("spread_at IS NULL"),
+        postgresql_where=text("spread_at IS NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+# One row for each notice and receiver: what was tried, and when to try again.
+alert_deliveries = Table(
+    "alert_deliveries",
+    metadata,
+    _row_id(),
+    Column("notice", BigInteger, ForeignKey("alert_notices.id"), nullable=False),
+    Column("event", BigInteger, nullable=False),
+    Column("receiver", Text, nullable=False),
+    Column("delivery", Text, nullable=False, unique=True),
+    Column("status", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("held", Integer, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("due_at", Double, nullable=False),
+    Column("lease_owner", Text),
+    Column("lease_until", Double),
+    Column("finished_at", Double),
+    Column("last_error", Text),
+    Index("uq_alert_deliveries_place", "notice", "receiver", unique=True),
+    Index(None, "status", "due_at"),
+    Index(None, "event", "receiver"),
+    sqlite_autoincrement=True,
+)
+
+# Totals of each receiver, which outlive the rows they were counted from.
+alert_receivers = Table(
+    "alert_receivers",
+    metadata,
+    Column("receiver", Text, primary_key=True),
+    Column("delivered", BigInteger, nullable=False),
+    Column("deferred", BigInteger, nullable=False),
+    Column("abandoned", BigInteger, nullable=False),
+    Column("silenced", BigInteger, nullable=False),
+    Column("last_delivered_at", Double),
+    Column("last_failed_at", Double),
+    Column("last_error", Text),
+)
+
+# When nobody is to be told; a removed silence stays, as a record.
+silences = Table(
+    "silences",
+    metadata,
+    _row_id(),
+    _drafter(nullable=True),
+    Column("kind", Text),
+    Column("starts_at", Double, nullable=False),
+    Column("ends_at", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("removed_at", Double),
+    Column("removed_by", Text),
+    Index(None, "ends_at"),
+    sqlite_autoincrement=True,
+)
+
+# What the tracking server is still to be told, written in the transaction of the thing itself.
+tracking_outbox = Table(
+    "tracking_outbox",
+    metadata,
+    _row_id(),
+    _drafter(),
+    Column("kind", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("faults", Integer, nullable=False),
+    Column("deferred", Integer, nullable=False),
+    Column("lease_owner", Text),
+    Column("lease_until", Double),
+    Column("failed_at", Double),
+    Column("error", Text),
+    Column("content", Text, nullable=False),
+    Index(None, "status", "drafter", "id"),
+    sqlite_autoincrement=True,
+)
+
+# One row: what became of all entries, which are deleted once delivered.
+tracking_totals = Table(
+    "tracking_totals",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("enabled", Integer, nullable=False),
+    Column("delivered", BigInteger, nullable=False),
+    Column("deferred", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("away_since", Double),
+    Column("delivered_at", Double),
 )
 
 # The latest time that any process has seen: leases on SQLite never see an earlier one.

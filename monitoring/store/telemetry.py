@@ -214,8 +214,17 @@ def batches_after(
     return _read(connection, _of(drafter).where(columns.id > clamped(after_id), columns.id <= last))
 
 
-def newest_batches(connection: Connection, drafter: str, *, rows: int) -> list[Batch]:
-    """The newest batches that hold at least ``rows`` rows (all, if fewer), oldest first."""
+def newest_batches(
+    connection: Connection, drafter: str, *, rows: int, through: int | None = None
+) -> list[Batch]:
+    """The newest batches that hold at least ``rows`` rows (all, if fewer), oldest first.
+
+    Args:
+        connection: any connection of the store.
+        drafter: whose batches.
+        rows: how many rows they hold at least.
+        through: leave out batches with a larger id; None takes all.
+    """
     columns = tables.telemetry_batches.c
     query = (
         select(columns.id, columns.rows)
@@ -223,13 +232,17 @@ def newest_batches(connection: Connection, drafter: str, *, rows: int) -> list[B
         .order_by(columns.id.desc())
         .execution_options(yield_per=1000)
     )
+    newest = _of(drafter)
+    if through is not None:
+        query = query.where(columns.id <= clamped(through))
+        newest = newest.where(columns.id <= clamped(through))
     first, held = None, 0
     with connection.execute(query) as found:
         for row in found:
             first, held = row.id, held + row.rows
             if held >= rows:
                 break
-    return [] if first is None else _read(connection, _of(drafter).where(columns.id >= first))
+    return [] if first is None else _read(connection, newest.where(columns.id >= first))
 
 
 def add_counters(connection: Connection, drafter: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -11,10 +12,12 @@ from calib.record_schema import Flag
 from calib.records import AcceptanceRecords
 from calib.statuses import ServingStatus
 from monitoring.recalibration import recalibrate
+from monitoring.revision_model import RevisionModel
 from monitoring.store.database import Database
 from monitoring.store.errors import LeaseLostError
 from monitoring.store.events import list_events
 from monitoring.store.jobs import Job, get_job, release
+from monitoring.store.publications import current_publication
 from monitoring.store.revisions import aliases, get_revision, list_revisions
 from tests.monitoring.worker_support import (
     DRAFTER,
@@ -118,7 +121,7 @@ def test_summary_is_plain_sentences(database: Database) -> None:
 def test_r24_a_fit_that_is_worse_elsewhere_leaves_the_champion(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = drafter_with(database, worse_when_fitted(), minimum_rows=60)
+    job = drafter_with(database, worse_when_fitted(), minimum_rows=60, method="sts")
     with caplog.at_level(logging.WARNING):
         result = refused(database, job)
     assert result["refusal"] == "not_better"
@@ -142,7 +145,7 @@ def test_numbers_that_cannot_be_fitted_are_named_in_the_refusal(database: Databa
             "prompt": np.array([f"p{row // 40}" for row in range(rows)], dtype=object),
         },
     )
-    result = refused(database, drafter_with(database, records))
+    result = refused(database, drafter_with(database, records, method="temperature"))
     assert "Position 1: Best residual 0.2" in result["reason"]
     assert "temperature alone cannot fix" in result["reason"]
 
@@ -266,6 +269,60 @@ def test_conditional_likelihood_by_option(database: Database) -> None:
     outcome = recalibrate(database, job)
     assert outcome.status == "succeeded"
     assert read(database, get_revision, DRAFTER, 1).calibration.method == "temperature"
+
+
+def test_a_named_window_fits_the_same_numbers_again(database: Database) -> None:
+    """What the provenance says of the window is enough to make the revision once more."""
+    registered(database, GAMMA)
+    ids = stored(database, synthetic_records(9000, gamma=GAMMA, prompts=200), batches=3)
+    recalibrate(database, leased(database, rows=5000, reason="first"))
+    first = read(database, get_revision, DRAFTER, 1)
+    window = first.provenance["window"]
+    assert (window["first_batch"], window["last_batch"], window["rows"]) == (ids[1], ids[2], 5000)
+    assert (first.provenance["reason"], first.provenance["champion"]) == ("first", 0)
+    later = synthetic_records(3000, gamma=GAMMA, prompts=200, seed=4)
+    stored(database, later)  # rows that the window does not hold
+    frozen = {"from_batch": window["first_batch"], "through_batch": window["last_batch"]}
+    outcome = recalibrate(database, leased(database, rows=window["rows"], window=frozen))
+    again = read(database, get_revision, DRAFTER, 2)
+    assert outcome.result["window"]["digest"] == window["digest"]
+    assert again.calibration.digest == first.calibration.digest
+    assert again.provenance["model"] == first.provenance["model"]
+    newest = recalibrate(database, leased(database, rows=5000))
+    assert newest.result["window"]["digest"] != window["digest"]
+
+
+def test_a_window_of_batches_that_are_gone_is_refused(database: Database) -> None:
+    registered(database, GAMMA)
+    (only,) = stored(database, synthetic_records(100, gamma=GAMMA))
+    window = {"from_batch": only + 1, "through_batch": only + 5}
+    assert refused(database, leased(database, window=window))["refusal"] == "no_rows"
+
+
+def test_models_are_stored_with_the_revision(database: Database) -> None:
+    job = drafter_with(database, synthetic_records(9000, gamma=GAMMA, prompts=200))
+    recalibrate(database, job)
+    revision = read(database, get_revision, DRAFTER, 1)
+    model = RevisionModel.of(revision)
+    assert model.pooled.slopes == pytest.approx([1 / t for t in TEMPERATURES[:GAMMA]], rel=0.2)
+    assert all(0.0 < (error or 0.0) < 0.02 for error in model.confidence_errors)
+    assert "model" not in revision.calibration.evidence  # no engine polls it
+
+
+def test_the_guard_publishes_where_the_job_says_so(database: Database) -> None:
+    registered(database, GAMMA)
+    stored(database, synthetic_records(6000, gamma=GAMMA, prompts=200))
+    outcome = recalibrate(database, leased(database, promote="guard"), valid_for_seconds=60.0)
+    assert (outcome.revision, outcome.publication) == (1, 2)
+    found = read(database, aliases, DRAFTER)
+    assert (found.champion, found.challenger, found.previous) == (1, None, 0)
+    published = read(database, current_publication, DRAFTER)
+    assert json.loads(published.document)["revision"] == 1
+    assert json.loads(published.document)["valid_until"] is not None
+    assert published.valid_until == pytest.approx(published.published_at + 60.0)
+    again = recalibrate(database, leased(database, promote="guard"))
+    assert again.status == "refused"
+    assert read(database, aliases, DRAFTER).champion == 1
 
 
 def test_an_option_that_does_not_exist_changes_nothing(database: Database) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calib.errors import ConfigurationError
-from monitoring.recalibration_options import RecalibrationOptions
+from monitoring.recalibration_options import FrozenBatches, RecalibrationOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,16 +19,37 @@ def test_defaults_need_no_words() -> None:
 
 
 def test_what_differs_from_the_defaults_comes_back() -> None:
-    given = {"method": "temperature", "rows": 5000, "minimum_rows": 10, "evaluation_share": 0.25}
+    given = {
+        "method": "temperature",
+        "rows": 5000,
+        "minimum_rows": 10,
+        "evaluation_share": 0.25,
+        "window": {"from_batch": 3},
+        "largest_tenant_share": 1,
+        "reason": "drift",
+        "promote": "never",
+    }
     options = RecalibrationOptions.from_mapping(given)
     assert options.to_mapping() == given
-    assert RecalibrationOptions.from_mapping({"method": "sts"}).to_mapping() == {}
+    assert options.window == FrozenBatches(3, None)
+    assert RecalibrationOptions.from_mapping(options.to_mapping()) == options
+    assert RecalibrationOptions.from_mapping({"method": "auto"}).to_mapping() == {}
+    assert RecalibrationOptions.from_mapping({"window": {}}).to_mapping() == {}
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("method", "affine"),
+        ("method", "magic"),
+        ("promote", "always"),
+        ("reason", ""),
+        ("reason", "x" * 513),
+        ("reason", 7),
+        ("largest_tenant_share", 0),
+        ("largest_tenant_share", True),
+        ("largest_tenant_share", 1.5),
+        ("window", 7),
+        ("window", {"newest": 3}),
         ("method", None),
         ("rows", 0),
         ("rows", True),
@@ -48,6 +69,21 @@ def test_a_wrong_option_is_named(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         RecalibrationOptions.from_mapping(given)
     assert caught.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("window", "field"),
+    [
+        ({"from_batch": -1}, "window.from_batch"),
+        ({"through_batch": 1.5}, "window.through_batch"),
+        ({"through_batch": True}, "window.through_batch"),
+        ({"from_batch": 9, "through_batch": 8}, "window.through_batch"),
+    ],
+)
+def test_a_wrong_window_is_named(window: Any, field: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RecalibrationOptions(window=window)
+    assert caught.value.field == field
 
 
 def test_ordering_a_recalibration_loads_no_numpy() -> None:

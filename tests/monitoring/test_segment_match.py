@@ -1,61 +1,118 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from calib.errors import CalibrationValueError
-from monitoring.segment_match import SEGMENT_TAGS, match_segment
+from calib.segment_serving import STRICT_TAGS, SegmentTable, Unseen
+from calib.segment_tags import POOL, SegmentBuckets, SegmentKey, SegmentLevels
+from calib.served_segment import ServedSegment
+from monitoring.segment_match import SEGMENT_TAGS, UnmatchedSegment, match_segment
+from monitoring.segment_match import STRICT_TAGS as STRICT_HERE
 
-CODE: dict[str, Any] = {"tags": {"domain": "code"}, "temperatures": [2.0]}
-CODE_GREEDY: dict[str, Any] = {
-    "tags": {"domain": "code", "sampling_temperature": 0},
-    "temperatures": [3.0],
+LEVELS = SegmentLevels((("domain",), ("sampling_temperature",), ("sampling_temperature", "domain")))
+SERVED: dict[tuple[tuple[str, str], ...], float] = {
+    (): 1.5,
+    (("domain", "code"),): 2.0,
+    (("sampling_temperature", "0"),): 3.0,
+    (("sampling_temperature", "0"), ("domain", "code")): 4.0,
 }
-LONG: dict[str, Any] = {"tags": {"context_length": 2}, "temperatures": [4.0]}
-SEGMENTS = {
-    "edges": {"sampling_temperature": [0.5], "context_length": [1024, 4096]},
-    "entries": [CODE, CODE_GREEDY, LONG],
-}
+TABLE = SegmentTable(
+    gamma=1,
+    buckets=SegmentBuckets(),
+    levels=LEVELS,
+    segments={
+        SegmentKey(items): ServedSegment(SegmentKey(items), 100, (temperature,))
+        for items, temperature in SERVED.items()
+    },
+    seen={"sampling_temperature": ("0", "0.85-1.15"), "domain": ("code", "law")},
+)
+SEGMENTS: dict[str, Any] = json.loads(TABLE.to_json())
 
 
 def test_without_segments_nothing_matches_and_the_answer_says_so() -> None:
     found = match_segment(None, {"domain": "code"})
     assert (found.requested, found.matched, found.level) == ({"domain": "code"}, None, "pooled")
     assert found.numbers is None
+    assert match_segment(None, {"domain": "code"}, "identity").level == "identity"
+    assert match_segment(None, {}, "identity").level == "pooled"
 
 
 @pytest.mark.parametrize(
-    ("requested", "entry"),
+    ("requested", "temperature", "matched"),
     [
-        ({"domain": "code"}, CODE),
-        ({"domain": "code", "sampling_temperature": "0.2"}, CODE_GREEDY),
-        ({"domain": "code", "sampling_temperature": "0.5"}, CODE),  # an edge opens its bucket
-        ({"domain": "chat"}, None),
-        ({"sampling_temperature": "0"}, None),  # no entry for any domain
-        ({"context_length": "4096"}, LONG),
-        ({"context_length": "4095"}, None),
-        ({}, None),
+        ({"domain": "code"}, 2.0, {"domain": "code"}),
+        (
+            {"domain": "code", "sampling_temperature": "0"},
+            4.0,
+            {"domain": "code", "sampling_temperature": "0"},
+        ),
+        # 1.0 was fitted on, but has no segment of its own: the coarser one answers.
+        ({"domain": "code", "sampling_temperature": "1.0"}, 2.0, {"domain": "code"}),
+        ({"sampling_temperature": "0.0"}, 3.0, {"sampling_temperature": "0"}),
+        # Unseen values are served by their parent.
+        ({"domain": "chat"}, None, None),
+        ({"domain": "chat", "sampling_temperature": "0"}, 3.0, {"sampling_temperature": "0"}),
+        # A tag that no level uses.
+        ({"domain": "code", "draft_mode": "greedy"}, 2.0, {"domain": "code"}),
+        ({"context_length": "4096"}, None, None),
+        ({}, None, None),
     ],
 )
-def test_the_entry_that_agrees_on_most_tags_wins(
-    requested: dict[str, str], entry: dict[str, Any] | None
+def test_the_finest_segment_that_holds_the_request_answers(
+    requested: dict[str, str], temperature: float | None, matched: dict[str, str] | None
 ) -> None:
-    found = match_segment(SEGMENTS, requested)
-    assert found.numbers is entry
-    assert found.matched == (None if entry is None else entry["tags"])
-    assert found.level == ("pooled" if entry is None else "segment")
+    for setting in ("pooled", "identity"):
+        found = match_segment(SEGMENTS, requested, setting)
+        assert found.matched == matched
+        assert found.level == ("pooled" if matched is None else "segment")
+        assert (found.numbers or {"temperatures": [None]})["temperatures"] == [temperature]
 
 
-def test_an_entry_without_tags_is_never_a_match() -> None:
-    anything = {"entries": [{"tags": {}, "temperatures": [9.0]}]}
-    assert match_segment(anything, {"domain": "code"}).matched is None
+def test_r65_a_sampling_temperature_that_no_row_had_is_another_event() -> None:
+    requested = {"domain": "code", "sampling_temperature": "0.6"}
+    flagged = match_segment(SEGMENTS, requested)
+    assert (flagged.level, flagged.matched) == ("segment", {"domain": "code"})  # no temperature
+    assert match_segment(SEGMENTS, requested, "identity").level == "identity"
+    alone = match_segment(SEGMENTS, {"sampling_temperature": "0.6"})
+    assert (alone.level, alone.matched) == ("pooled", None)
 
 
-def test_without_edges_a_number_matches_itself_only() -> None:
-    segments = {"entries": [{"tags": {"context_length": 512}, "temperatures": [1.5]}]}
-    assert match_segment(segments, {"context_length": "512"}).level == "segment"
-    assert match_segment(segments, {"context_length": "513"}).level == "pooled"
+_VALUES = {
+    "domain": st.sampled_from(["code", "law", "chat"]),
+    "sampling_temperature": st.sampled_from(["0", "0.2", "0.5", "0.7", "1", "1.15", "3e5"]),
+    "context_length": st.sampled_from(["0", "512", "513", "1e9"]),
+    "acceptance_rule": st.sampled_from(["rejection", "greedy"]),
+    "adapter": st.sampled_from(["a", "b"]),
+}
+
+
+@given(
+    requested=st.fixed_dictionaries({}, optional=_VALUES),
+    setting=st.sampled_from([("pooled", "parent"), ("identity", "identity")]),
+)
+def test_answers_are_those_of_the_table(
+    requested: dict[str, str], setting: tuple[UnmatchedSegment, Unseen]
+) -> None:
+    here, there = setting
+    answer = TABLE.with_unseen(there).answer(requested)
+    found = match_segment(SEGMENTS, requested, here)
+    if answer.level == "identity":
+        assert found.level == "identity"
+        return
+    numbers = found.numbers or SEGMENTS["segments"][0]
+    assert tuple(numbers["temperatures"]) == answer.temperatures
+    assert (found.matched or {}) == answer.matched
+    assert found.level == ("pooled" if answer.level == "pool" else "segment")
+
+
+def test_strict_tags_are_the_tables_and_its_first_segment_the_pool() -> None:
+    assert STRICT_HERE == STRICT_TAGS
+    assert SEGMENTS["segments"][0]["tags"] == POOL.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -73,9 +130,10 @@ def test_without_edges_a_number_matches_itself_only() -> None:
 def test_tags_and_values_that_cannot_be_matched_are_refused(
     tag: str, value: str, remedy: str
 ) -> None:
-    with pytest.raises(CalibrationValueError, match=remedy) as caught:
-        match_segment(SEGMENTS, {tag: value})
-    assert caught.value.field == f"segment.{tag}"
+    for segments in (SEGMENTS, None):
+        with pytest.raises(CalibrationValueError, match=remedy) as caught:
+            match_segment(segments, {tag: value})
+        assert caught.value.field == f"segment.{tag}"
 
 
 def test_every_tag_can_be_asked_for() -> None:

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from api.cli import app
 from calib.calibration import Calibration
+from calib.cost_table_files import dump_cost_table
+from calib.cost_table_shapes import analytic_cost_table
 from calib.formats.sglang_sts import write_sts
+from tests.monitoring.reports.page_reading import at_pointer, read_page
 from tests.support.telemetry import TEMPERATURES
 
 
@@ -49,6 +53,34 @@ def test_a_calibration_of_ours_and_of_sglang_judge_alike(
     overall = first["evaluation"]["overall"]
     before = overall["raw"]["block"]["survival"]["value"]
     assert overall["calibrated"]["block"]["survival"]["value"] < before
+
+
+def test_a_page_and_a_picture_where_they_are_asked_for(
+    report: Callable[..., Any], tmp_path: Path
+) -> None:
+    page, picture = tmp_path / "new" / "page.html", tmp_path / "picture.png"
+    cost = tmp_path / "cost.json"
+    cost.write_text(dump_cost_table(analytic_cost_table("smooth", max_batch_tokens=512)))
+    result = report("--html", page, "--png", picture, "--cost-table", cost, "--json")
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["files"]["report to read"] == str(page)
+    stored = json.loads((tmp_path / "out" / "report.json").read_text())
+    shown = read_page(page.read_bytes())
+    assert all(float(value) == at_pointer(stored, at) for at, value, _ in shown.numbers)
+    assert stored["headline"] in shown.text
+    with Image.open(picture) as opened:
+        opened.verify()
+    assert set(stored["throughput"]) >= {"reason"}
+    assert {path.name for path in (tmp_path / "out").iterdir()}.isdisjoint(
+        {"report.html", "reliability.png"}
+    )
+
+
+def test_a_cost_table_that_is_none_is_named(report: Callable[..., Any], tmp_path: Path) -> None:
+    result = report("--cost-table", tmp_path / "none.json")
+    assert result.exit_code == 2
+    assert "none.json" in result.stderr
 
 
 @pytest.mark.parametrize(

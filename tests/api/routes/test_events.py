@@ -61,6 +61,36 @@ def test_a_resolved_event_needs_nobody(service: Service) -> None:
     assert answer.json()["type"] == "/problems/conflict"
 
 
+def test_an_event_is_resolved_once_and_a_new_report_opens_another(service: Service) -> None:
+    event = raise_event(service, "x")
+    service.client.post(f"{PATH}/{event}/acknowledge")
+    answer = service.client.post(f"{PATH}/{event}/resolve")
+    assert answer.status_code == 200
+    body = answer.json()
+    assert (body["state"], body["acknowledged_by"]) == ("resolved", "anonymous")
+    assert body["resolved_at"] == body["updated_at"]
+    assert service.client.post(f"{PATH}/{event}/resolve").json() == body
+    with service.database.read() as connection:
+        rows = list_audit(connection)
+    assert [row.action for row in rows] == ["resolve", "acknowledge"]
+    assert raise_event(service, "x") > event
+    assert service.client.post(f"{PATH}/77/resolve").status_code == 404
+
+
+def test_events_of_one_drafter_by_pages(service: Service) -> None:
+    for name in ("a", "b"):
+        service.register(name)
+    ids = [raise_event(service, f"key-{n}", drafter="a") for n in range(3)]
+    raise_event(service, "other", drafter="b")
+    path = "/v1/drafters/a/events"
+    query = {"state": "open", "limit": 2}  # registration left a notice, which is resolved
+    first = service.client.get(path, params=query).json()
+    assert [event["id"] for event in first["events"]] == ids[:0:-1]
+    rest = service.client.get(path, params={**query, "before": first["next_before"]}).json()
+    assert ([event["id"] for event in rest["events"]], rest["next_before"]) == ([ids[0]], None)
+    assert service.client.get("/v1/drafters/nobody/events").status_code == 404
+
+
 def test_an_unknown_event_is_404(service: Service) -> None:
     answer = service.client.post(f"{PATH}/7/acknowledge")
     assert answer.status_code == 404

@@ -35,7 +35,7 @@ def test_without_a_body_the_defaults_hold(service: Service) -> None:
 
 
 def test_an_order_that_waits_is_not_doubled(service: Service) -> None:
-    one, same = service.client.post(PATH), service.client.post(PATH, json={"method": "sts"})
+    one, same = service.client.post(PATH), service.client.post(PATH, json={"method": "auto"})
     other = service.client.post(PATH, json={"method": "temperature"})
     assert one.json()["id"] == same.json()["id"] != other.json()["id"]
 
@@ -53,12 +53,39 @@ def test_an_order_that_waits_is_not_doubled(service: Service) -> None:
         ({"evaluation_share": 1.0}, "#/evaluation_share"),
         ({"evaluation_share": True}, "#/evaluation_share"),
         ({"mode": "parity"}, "#/mode"),
+        ({"largest_tenant_share": 0}, "#/largest_tenant_share"),
+        ({"promote": "always"}, "#/promote"),
+        ({"reason": ""}, "#/reason"),
+        ({"window": {"from_batch": -1}}, "#/window/from_batch"),
+        ({"window": {"newest": 3}}, "#/window/newest"),
     ],
 )
 def test_a_wrong_option_is_422(service: Service, body: dict[str, object], pointer: str) -> None:
     answer = service.client.post(PATH, json=body)
     assert answer.status_code == 422
     assert [fault["pointer"] for fault in answer.json()["errors"]] == [pointer]
+
+
+def test_every_option_reaches_the_job(service: Service) -> None:
+    asked = {
+        "method": "segments",
+        "window": {"from_batch": 3, "through_batch": 9},
+        "reason": "drift at position 2",
+        "promote": "guard",
+        "largest_tenant_share": 0.25,
+    }
+    answer = service.client.post(PATH, json=asked)
+    assert answer.status_code == 202
+    assert answer.json()["options"] == asked
+    half = service.client.post(PATH, json={"window": {"through_batch": 9}})
+    assert half.json()["options"] == {"window": {"through_batch": 9}}
+    assert service.client.post(PATH, json={"window": {}}).json()["options"] == {}
+
+
+def test_a_window_that_ends_before_it_begins_is_422(service: Service) -> None:
+    answer = service.client.post(PATH, json={"window": {"from_batch": 9, "through_batch": 3}})
+    assert answer.status_code == 422
+    assert "window.through_batch" in answer.json()["detail"]
 
 
 def test_an_unknown_drafter_is_404(service: Service) -> None:

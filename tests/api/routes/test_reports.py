@@ -15,12 +15,12 @@ def registered(service: Service) -> None:
     service.register()
 
 
-def store(service: Service, document: bytes) -> None:
+def store(service: Service, document: bytes, kind: str = "evaluation") -> None:
     with service.database.write() as connection:
         reports.put_report(
             connection,
             "drafter",
-            "evaluation",
+            kind,
             document,
             revision=0,
             through_batch=None,
@@ -44,6 +44,38 @@ def test_the_newest_report_comes_as_it_was_stored(service: Service) -> None:
     assert answer.headers["ETag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
     again = service.client.get(PATH, headers={"If-None-Match": answer.headers["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "media_type"),
+    [
+        ("html", reports.PAGE_KIND, "text/html; charset=utf-8"),
+        ("png", reports.PICTURE_KIND, "image/png"),
+        ("json", "evaluation", "application/json"),
+    ],
+)
+def test_pages_and_pictures_are_bytes_with_a_tag(
+    service: Service, form: str, kind: str, media_type: str
+) -> None:
+    store(service, b"other", "other")
+    missing = service.client.get(PATH, params={"format": form})
+    assert missing.json()["type"] == "/problems/report-not-found"
+    store(service, b"\x89made by the worker\xff", kind)
+    answer = service.client.get(PATH, params={"format": form})
+    assert (answer.status_code, answer.content) == (200, b"\x89made by the worker\xff")
+    assert answer.headers["Content-Type"] == media_type
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert ("Content-Security-Policy" in answer.headers) == (form == "html")
+    tag = answer.headers["ETag"]
+    assert tag == f'"{hashlib.sha256(answer.content).hexdigest()}"'
+    again = service.client.get(PATH, params={"format": form}, headers={"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_other_formats_are_named(service: Service) -> None:
+    answer = service.client.get(PATH, params={"format": "pdf"})
+    assert answer.status_code == 422
+    assert "format" in answer.text
 
 
 def test_refresh_orders_a_report(service: Service) -> None:

@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from api.routes.temperatures import PATH
+from calib.calibration import Calibration
 from calib.calibration_key import CalibrationKey
 from calib.formats.sglang_sts import parse_sts
+from calib.segment_serving import SegmentTable
+from calib.segment_tags import POOL, SegmentBuckets, SegmentKey, SegmentLevels
+from calib.served_segment import ServedSegment
 from monitoring.store.errors import StoreUnavailableError
+from monitoring.store.revisions import add_revision
 from tests.support.service import KEY, Service, empty_database, running_service
 
 STS = "application/vnd.sglang.dspark-sts+json"
@@ -186,6 +191,46 @@ def test_r65_a_segment_is_answered_with_what_it_was_matched(fitted: Service) -> 
     }
     assert answer.json()["temperatures"] == TEMPERATURES
     assert fitted.poll().json()["segment"] is None
+
+
+def test_segments_of_a_revision_are_served_by_tag(service: Service) -> None:
+    """Code traffic gets numbers of its own, unseen traffic its parent's; SGLang's file follows."""
+    service.register()
+    code = SegmentKey.of({"domain": "code"})
+    table = SegmentTable(
+        gamma=7,
+        buckets=SegmentBuckets(),
+        levels=SegmentLevels((("domain",),)),
+        segments={
+            POOL: ServedSegment(POOL, 9000, tuple(TEMPERATURES)),
+            code: ServedSegment(code, 700, (2.5,) * 7, (0.5,) * 7, (0.25,) * 7),
+        },
+        seen={"domain": ("code",)},
+    )
+    pooled = Calibration.from_temperatures(TEMPERATURES, gamma=7)
+    with service.database.write() as connection:
+        revision = add_revision(
+            connection, "drafter", pooled, segments=table.to_dict(), provenance={}, actor="tests"
+        )
+    assert service.promote(revision.number).status_code == 200
+    plain, known = service.poll(), service.poll(**{"segment.domain": "code"})
+    assert known.json()["temperatures"] == [2.5] * 7
+    assert known.json()["affine"] == {"slopes": [0.5] * 7, "intercepts": [0.25] * 7}
+    assert known.json()["segment"] == {
+        "requested": {"domain": "code"},
+        "matched": {"domain": "code"},
+        "level": "segment",
+    }
+    assert known.headers["ETag"] != plain.headers["ETag"]
+    same = {"If-None-Match": known.headers["ETag"]}
+    assert service.poll(headers=same, **{"segment.domain": "code"}).status_code == 304
+    unseen = service.poll(**{"segment.domain": "poetry"}).json()
+    assert (unseen["temperatures"], unseen["segment"]["level"]) == (TEMPERATURES, "pooled")
+    files = [
+        service.poll(headers={"Accept": STS}, **query).json()["temperatures"]
+        for query in ({}, {"segment.domain": "code"})
+    ]
+    assert files == [TEMPERATURES, [2.5] * 7]
 
 
 def test_r65_by_setting_an_unmatched_segment_gets_identity(tmp_path: Path) -> None:

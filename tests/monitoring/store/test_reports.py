@@ -51,6 +51,18 @@ def test_old_reports_go(database: Database, monkeypatch: pytest.MonkeyPatch) -> 
         assert reports.latest_report(connection, "code", "shift") == other
 
 
+def test_of_pages_and_pictures_only_the_newest_stays(database: Database) -> None:
+    registered(database)
+    for content in (b"<p>1", b"<p>2"):
+        put(database, content, reports.PAGE_KIND)
+        put(database, content, reports.PICTURE_KIND)
+    kept = put(database)
+    with database.read() as connection:
+        for kind in (reports.PAGE_KIND, reports.PICTURE_KIND):
+            assert [r.document for r in reports.list_reports(connection, "code", kind)] == [b"<p>2"]
+        assert reports.latest_report(connection, "code") == kept
+
+
 def test_report_of_nobody(database: Database) -> None:
     with pytest.raises(ConflictError):
         put(database)

@@ -1,0 +1,220 @@
+"""Which method serves best: decided by log loss on rows that none of the candidates saw.
+
+**The rule.** The rows to fit on are split once more by prompt (or request, or order). Every
+candidate is fitted on one part and scored on the other: log loss of served survival over positions
+with ℓ ≥ k, averaged over the two forms an engine can apply (temperatures, and slopes and intercepts
+where the candidate has them). The smallest loss is the best; of those whose loss exceeds it by at
+most one standard error of the paired difference, the simplest is taken. Segments are then kept
+where they lower the loss of the chosen numbers by more than one standard error.
+
+Whether position k was verified is decided before its label, so the comparison is fair on trimmed
+rows too. Standard errors treat the rows of a prompt (or request) as one piece of luck.
+
+Letters: N rows, γ draft positions, ℓ verified length.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib.canonical_json import round_significant
+from calib.clusters import cluster_codes
+from calib.errors import FitRefusedError
+from calib.labels import survival_informed_mask, survival_labels
+from calib.records import AcceptanceRecords
+from calib.statuses import Refusal
+from monitoring.held_out_rows import held_out_rows
+from monitoring.recalibration_methods import (
+    MethodFit,
+    MethodRules,
+    PooledMethod,
+    fit_pool,
+    with_segments,
+)
+from monitoring.recalibration_rows import FitRows
+from monitoring.served_numbers import ServedNumbers
+
+__all__ = ["RULE", "SIMPLEST_FIRST", "Choice", "RowLosses", "choose_method", "row_losses"]
+
+_log = logging.getLogger(__name__)
+
+SIMPLEST_FIRST: Final[tuple[PooledMethod, ...]] = ("temperature", "sts", "affine", "survival")
+
+RULE: Final = (
+    "smallest held-out log loss of served survival over both forms; the simplest within one "
+    "standard error; segments where they lower it by more than one"
+)
+_SALT: Final = "method choice"
+_SMALLEST: Final = 1e-6  # as the gate: fp32 knows no closer to 0 or 1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RowLosses:
+    """Log losses of served survival, row by row.
+
+    Attributes:
+        loss: [N] sum over the row's informed positions, in nats.
+        labels: [N] how many those are.
+    """
+
+    loss: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+    @property
+    def mean(self) -> float:
+        """Nats per label; NaN without labels."""
+        count = int(self.labels.sum())
+        return float(self.loss.sum()) / count if count else math.nan
+
+    def averaged(self, other: RowLosses) -> RowLosses:
+        """Of two forms of the same rows."""
+        return RowLosses(0.5 * (self.loss + other.loss), self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, and why.
+
+    Attributes:
+        method: of the pooled numbers.
+        segments: whether segments are served.
+        evidence: rule, rows and losses of every candidate, plain JSON.
+    """
+
+    method: PooledMethod
+    segments: bool
+    evidence: dict[str, Any]
+
+
+def choose_method(records: AcceptanceRecords, tenant_share: float, rules: MethodRules) -> Choice:
+    """Choose a method for these rows; they are split in two, and none of them is judged on later.
+
+    Args:
+        records: usable rows that a fit may see.
+        tenant_share: largest share of the weight that one tenant may have.
+        rules: see :class:`MethodRules`; minimum rows play no part here.
+
+    Raises:
+        FitRefusedError: ``no_rows``: too few to split, or no label on one side.
+    """
+    parts = held_out_rows(records, share=0.5, salt=_SALT)
+    rows = FitRows.of(parts.fit, tenant_share)
+    fits, refused = _candidates(rows, rules)
+    if not fits:
+        raise FitRefusedError(Refusal.NO_ROWS, next(iter(refused.values())))
+    clusters = _clusters(parts.judged)
+    losses = {name: _loss_of(fit, parts.judged) for name, fit in fits.items()}
+    best = min(losses, key=lambda name: losses[name].mean)
+    gaps = {name: _difference(found, losses[best], clusters) for name, found in losses.items()}
+    chosen = next(
+        name for name in SIMPLEST_FIRST if name in gaps and gaps[name][0] <= gaps[name][1]
+    )
+    segmented = with_segments(fits[chosen], rows, replace(rules, minimum_rows=0))
+    segments = _segment_evidence(segmented, losses[chosen], parts.judged, clusters)
+    evidence = {
+        "rule": RULE,
+        "fitted_rows": len(parts.fit),
+        "scored_rows": len(parts.judged),
+        "split": parts.kind,
+        "candidates": [
+            {
+                "method": name,
+                "log_loss": _rounded(found.mean),
+                "above_best": _rounded(gaps[name][0]),
+                "standard_error": _rounded(gaps[name][1]),
+            }
+            for name, found in losses.items()
+        ],
+        "refused": refused,
+        "best": best,
+        "chosen": chosen,
+        "segments": segments,
+    }
+    _log.info("method %s chosen: %s", chosen, evidence["candidates"])
+    return Choice(chosen, bool(segments["kept"]), evidence)
+
+
+def _candidates(
+    rows: FitRows, rules: MethodRules
+) -> tuple[dict[PooledMethod, MethodFit], dict[str, str]]:
+    """Fits by method, and why the others have none."""
+    fits: dict[PooledMethod, MethodFit] = {}
+    refused: dict[str, str] = {}
+    # Held-out loss says what few rows are worth, and a minimum would hide it; but where only few
+    # rows were verified fully, there is no survival to fit.
+    free = replace(rules, minimum_rows=0)
+    for method in SIMPLEST_FIRST:
+        try:
+            fits[method] = fit_pool(method, rows, rules if method == "sts" else free)
+        except FitRefusedError as error:
+            refused[method] = error.reason
+    return fits, refused
+
+
+def _segment_evidence(
+    segmented: MethodFit,
+    pooled: RowLosses,
+    records: AcceptanceRecords,
+    clusters: NDArray[np.intp],
+) -> dict[str, Any]:
+    """Whether segments lower the loss of the chosen numbers by more than a standard error."""
+    if segmented.table is None:
+        return {"tried": False, "kept": False}
+    found = _loss_of(segmented, records)
+    gain, spread = _difference(pooled, found, clusters)
+    return {
+        "tried": True,
+        "kept": gain > spread,
+        "log_loss": _rounded(found.mean),
+        "gain": _rounded(gain),
+        "standard_error": _rounded(spread),
+    }
+
+
+def row_losses(records: AcceptanceRecords, survival: NDArray[np.floating[Any]]) -> RowLosses:
+    """Log losses of predicted survival [N, γ] where ℓ ≥ k.
+
+    Zeros of rows with n < ℓ < k are known too, but because of the outcome; they are left out.
+    """
+    informed = survival_informed_mask(records)
+    p = np.clip(survival.astype(np.float64), _SMALLEST, 1.0 - _SMALLEST)
+    accepted = survival_labels(records) == 1.0
+    loss = -np.where(accepted, np.log(p), np.log1p(-p))
+    return RowLosses(np.where(informed, loss, 0.0).sum(axis=1), informed.sum(axis=1))
+
+
+def _loss_of(fit: MethodFit, records: AcceptanceRecords) -> RowLosses:
+    served = ServedNumbers(fit.calibration, fit.table)
+    plain = row_losses(records, served.survival(records, "temperatures"))
+    return plain.averaged(row_losses(records, served.survival(records, "affine")))
+
+
+def _difference(
+    one: RowLosses, other: RowLosses, clusters: NDArray[np.intp]
+) -> tuple[float, float]:
+    """Mean loss of ``one`` less that of ``other``, and its standard error over clusters."""
+    count = float(one.labels.sum())
+    if count == 0.0:
+        return 0.0, 0.0
+    paired = one.loss - other.loss
+    mean = float(paired.sum()) / count
+    sums = np.bincount(clusters, paired) - mean * np.bincount(clusters, one.labels)
+    groups = len(sums)
+    if groups < 2:
+        return mean, math.inf
+    return mean, math.sqrt(float(sums @ sums) * groups / (groups - 1)) / count
+
+
+def _clusters(records: AcceptanceRecords) -> NDArray[np.intp]:
+    column = records.prompt if records.prompt is not None else records.request
+    return np.arange(len(records)) if column is None else cluster_codes(column)
+
+
+def _rounded(value: float) -> float | None:
+    return round_significant(value) if math.isfinite(value) else None

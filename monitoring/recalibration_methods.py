@@ -1,0 +1,281 @@
+"""How served numbers and models are fitted, one function of the rows for every method.
+
+Whatever is served, the models are the same two: conditionals by their own likelihood (affine), and
+the survival model around them. Methods differ in how temperatures (and slopes and intercepts) are
+made from the rows. Positions without a number of their own keep the champion's.
+
+Letters: N rows, γ draft positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from calib.calibration import Calibration
+from calib.calibration_key import CalibrationKey
+from calib.conditional_likelihood import ConditionalLikelihood
+from calib.fit_status import MINIMUM_ROWS
+from calib.logit_sketch import LogitSketch
+from calib.pair_sketch import PairSketch
+from calib.records import AcceptanceRecords
+from calib.row_hashes import cluster_hashes, row_hashes
+from calib.segment_fitting import fit_segments
+from calib.segment_projection import project_segments
+from calib.segment_serving import SegmentTable, Unseen
+from calib.segment_sketches import SegmentSketches
+from calib.segment_tags import POOL
+from calib.sequential_temperature_scaling import SequentialTemperatureScaling
+from calib.sketch_cells import LogitCells
+from calib.statuses import PositionStatus
+from calib.survival_model import SurvivalModel, fit_survival_model
+from calib.survival_projection import ProjectionRules, project_survival
+from monitoring.recalibration_rows import FitRows
+from monitoring.revision_model import RevisionModel
+
+__all__ = [
+    "PROJECTION_ROWS",
+    "MethodFit",
+    "MethodRules",
+    "PooledMethod",
+    "fit_pool",
+    "with_segments",
+    "without_affine",
+    "without_segments",
+]
+
+PooledMethod = Literal["temperature", "sts", "affine", "survival"]
+
+# The target has no label noise; from here on its temperatures change in the third digit.
+PROJECTION_ROWS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRules:
+    """What every method is told.
+
+    Attributes:
+        minimum_rows: rows a position needs before its number is published.
+        parent: temperatures served where a position has none of its own; 1 when None.
+        key: what the numbers are for.
+        fitted_at: ISO 8601 time to store with them.
+        unseen: what a sampling temperature or rule that no row had is served.
+    """
+
+    minimum_rows: int = MINIMUM_ROWS
+    parent: tuple[float, ...] | None = None
+    key: CalibrationKey | None = None
+    fitted_at: str | None = None
+    unseen: Unseen = "identity"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MethodFit:
+    """What one method made of the rows.
+
+    Attributes:
+        method: of the pooled numbers.
+        calibration: what is served to all traffic.
+        model: conditional and survival model, by segment where there is a table.
+        table: what is served to segments, or None.
+        rows: rows that the served numbers were fitted on.
+        segments: evidence of the segments' fit, plain JSON; empty without a table.
+    """
+
+    method: PooledMethod
+    calibration: Calibration
+    model: RevisionModel
+    rows: int
+    table: SegmentTable | None = None
+    segments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def fit_pool(method: PooledMethod, rows: FitRows, rules: MethodRules) -> MethodFit:
+    """Numbers for all traffic, and its models.
+
+    Args:
+        method: how the served numbers are made.
+        rows: what to fit on.
+        rules: see :class:`MethodRules`.
+
+    Raises:
+        FitRefusedError: ``no_rows``, or ``trimmed_rows`` for ``"sts"``.
+    """
+    conditional = _conditional("affine", rows, rules)
+    survival = _survival_model(conditional, rows)
+    calibration, used = _SERVED[method](conditional, survival, rows, rules)
+    errors = tuple(
+        float(error) if np.isfinite(error) else None for error in conditional.confidence_errors_
+    )
+    # As it is stored: what is tested after the fit is what a later process reads.
+    model = RevisionModel.from_dict(RevisionModel(survival, errors).to_dict())
+    return MethodFit(method, calibration, model, used)
+
+
+def with_segments(pool: MethodFit, rows: FitRows, rules: MethodRules) -> MethodFit:
+    """The same with numbers and models for every segment; unchanged where no row names a tag.
+
+    Args:
+        pool: the pooled fit of the same rows.
+        rows: what to fit on.
+        rules: see :class:`MethodRules`.
+    """
+    parts = [SegmentSketches.from_records(part) for _, part in rows.parts]
+    fitted = fit_segments(parts, weights=[weight for weight, _ in rows.parts])
+    if set(fitted.segments) == {POOL}:
+        return pool
+    survival = pool.model.pooled
+    table = project_segments(
+        fitted,
+        rows.thinned,
+        pool.calibration,
+        survival=None if survival.is_product else survival,
+        unseen=rules.unseen,
+    )
+    model = replace(pool.model, segments=fitted)
+    levels = MappingProxyType({"levels": fitted.to_dict()["levels"]})
+    return replace(
+        pool, table=table, model=RevisionModel.from_dict(model.to_dict()), segments=levels
+    )
+
+
+def without_affine(fit: MethodFit) -> MethodFit:
+    """The same fit with temperatures alone, for all traffic and every segment."""
+    pooled = fit.calibration
+    method = "temperature" if pooled.method == "affine" else pooled.method
+    table = fit.table
+    if table is not None:
+        plain = {
+            key: replace(segment, slopes=None, intercepts=None)
+            for key, segment in table.segments.items()
+        }
+        table = replace(table, segments=plain)
+    calibration = replace(pooled, slopes=None, intercepts=None, method=method)
+    return replace(fit, calibration=calibration, table=table)
+
+
+def without_segments(fit: MethodFit) -> MethodFit:
+    """The same fit for all traffic alone, its models as well."""
+    return replace(fit, table=None, model=replace(fit.model, segments=None))
+
+
+_Served = tuple[Calibration, int]
+
+
+def _conditional(
+    method: Literal["temperature", "affine"], rows: FitRows, rules: MethodRules
+) -> ConditionalLikelihood:
+    sketches = [LogitSketch.from_records(part) for _, part in rows.parts]
+    cells = LogitCells.weighted(sketches, [weight for weight, _ in rows.parts])
+    estimator = ConditionalLikelihood(method, minimum_rows=rules.minimum_rows)
+    return estimator.fit_sketch(cells)
+
+
+def _survival_model(conditional: ConditionalLikelihood, rows: FitRows) -> SurvivalModel:
+    if rows.records.gamma == 1:
+        return SurvivalModel(
+            slopes=tuple(conditional.slopes_.tolist()),
+            intercepts=tuple(conditional.intercepts_.tolist()),
+            hazards=(),
+            rows=tuple(fit.rows for fit in conditional.position_fits_),
+        )
+    pairs: list[PairSketch] = []
+    weights: list[float] = []
+    for weight, part in rows.parts:
+        # By a hash of the prompt (or request): the same halves in any order of the rows.
+        half = cluster_hashes(part) % np.uint64(2)
+        pairs += [PairSketch.from_records(part.select(half == side)) for side in (0, 1)]
+        weights += [weight, weight]
+    return fit_survival_model(conditional, pairs, weights=weights)
+
+
+def _temperature(
+    _: ConditionalLikelihood, __: SurvivalModel, rows: FitRows, rules: MethodRules
+) -> _Served:
+    fitted = _conditional("temperature", rows, rules)
+    calibration = fitted.calibration(rules.key, fitted_at=rules.fitted_at)
+    return _with_parent(calibration, rules.parent), len(rows.records)
+
+
+def _affine(
+    conditional: ConditionalLikelihood, _: SurvivalModel, rows: FitRows, rules: MethodRules
+) -> _Served:
+    calibration = conditional.calibration(rules.key, fitted_at=rules.fitted_at)
+    own = [status is PositionStatus.OK for status in conditional.affine_statuses_]
+    return _with_parent(calibration, rules.parent, own), len(rows.records)
+
+
+def _sts(_: ConditionalLikelihood, __: SurvivalModel, rows: FitRows, rules: MethodRules) -> _Served:
+    records = rows.survival_rows(rules.minimum_rows)
+    fitted = SequentialTemperatureScaling(
+        minimum_rows=rules.minimum_rows, parent_temperatures=rules.parent
+    ).fit_records(records)
+    return fitted.calibration(rules.key, fitted_at=rules.fitted_at), len(records)
+
+
+def _survival(
+    _: ConditionalLikelihood, survival: SurvivalModel, rows: FitRows, rules: MethodRules
+) -> _Served:
+    sample = _sample(rows.thinned)
+    projection = project_survival(
+        sample.confidence_logits,
+        survival.survival(sample.confidence_logits),
+        evidence_rows=survival.rows,
+        rules=ProjectionRules(minimum_rows=rules.minimum_rows, parent_temperatures=rules.parent),
+    )
+    # The next logit's weight is what the imputed survival rests on: shown with the numbers.
+    used = {
+        "survival_model": {
+            "product": survival.is_product,
+            "uses_next": [hazard.uses_next for hazard in survival.hazards],
+            "gain_nats": [hazard.gain for hazard in survival.hazards],
+        }
+    }
+    calibration = projection.calibration(rules.key, fitted_at=rules.fitted_at, evidence=used)
+    return calibration, len(rows.records)
+
+
+_SERVED: Final[
+    Mapping[
+        PooledMethod,
+        Callable[[ConditionalLikelihood, SurvivalModel, FitRows, MethodRules], _Served],
+    ]
+] = MappingProxyType(
+    {"temperature": _temperature, "affine": _affine, "sts": _sts, "survival": _survival}
+)
+
+
+def _sample(records: AcceptanceRecords) -> AcceptanceRecords:
+    """At most 20,000 rows by ascending hash of their logits: the same in any order."""
+    if len(records) <= PROJECTION_ROWS:
+        return records
+    order = np.argsort(row_hashes(records), kind="stable")
+    return records.select(order[:PROJECTION_ROWS])
+
+
+def _with_parent(
+    calibration: Calibration,
+    parent: Sequence[float] | None,
+    affine_own: Sequence[bool] = (),
+) -> Calibration:
+    """The calibration with the parent's number at positions without one of their own."""
+    if parent is None:
+        return calibration
+    own = [status is PositionStatus.OK for status in calibration.position_statuses]
+    temperatures = tuple(
+        mine if fitted else inherited
+        for mine, fitted, inherited in zip(calibration.temperatures, own, parent, strict=True)
+    )
+    if calibration.slopes is None or calibration.intercepts is None:
+        return replace(calibration, temperatures=temperatures)
+    slopes = tuple(
+        slope if fitted else 1.0 / temperature
+        for slope, fitted, temperature in zip(
+            calibration.slopes, affine_own, temperatures, strict=True
+        )
+    )
+    return replace(calibration, temperatures=temperatures, slopes=slopes)
