@@ -14,15 +14,19 @@ ROUTE_MODULES = (
     "revisions",
     "recalibrations",
     "reports",
+    "drift",
     "engines",
     "events",
+    "silences",
     "cost_tables",
     "health",
+    "metrics",
     "problem_pages",
 )
 """Modules of this package with a ``router``; ``temperatures`` adds itself in front."""
 
 
 def routers() -> list[APIRouter]:
-    """The routers, loaded now."""
-    return [import_module(f"{__name__}.{name}").router for name in ROUTE_MODULES]
+    """The routers, loaded now; the dashboard's last, beside the API's paths."""
+    modules = [*(f"{__name__}.{name}" for name in ROUTE_MODULES), "api.dashboard.router"]
+    return [import_module(name).router for name in modules]
