@@ -21,7 +21,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from api.alert_settings import MOST_RECEIVERS, AlertReceiverSettings
 from calib.errors import ConfigurationError
+from monitoring.mlflow_mirror.names import DEFAULT_ALIASES, AliasNames
+from monitoring.mlflow_mirror.tracking_place import URI_VARIABLE, TrackingPlace, checked_uri
 
 __all__ = ["CONFIG_VARIABLE", "ENVIRONMENT_PREFIX", "Role", "Settings", "load_settings"]
 
@@ -40,8 +43,12 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 def default_database_url() -> str:
     """A SQLite file in the user's data directory (``XDG_DATA_HOME``)."""
+    return f"sqlite:///{_data_home() / 'dspark-calib.db'}"
+
+
+def _data_home() -> Path:
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return f"sqlite:///{Path(home) / 'dspark-calib' / 'dspark-calib.db'}"
+    return Path(home) / "dspark-calib"
 
 
 class Settings(BaseSettings):
@@ -105,8 +112,8 @@ class Settings(BaseSettings):
     )
     unmatched_segment: Literal["pooled", "identity"] = Field(
         "pooled",
-        description="what a segment without numbers of its own gets: the pooled ones, flagged, "
-        "or identity",
+        description="what a sampling temperature or acceptance rule that no row had gets, and any "
+        "segment where a revision has none: numbers of its parent, flagged, or identity",
     )
     retention_days: Seconds | None = Field(
         30.0, description="age from which telemetry is removed; none keeps it"
@@ -114,10 +121,74 @@ class Settings(BaseSettings):
     retention_bytes: int | None = Field(
         4096 * _MIB, ge=1, description="telemetry kept at most; none keeps all"
     )
+    history_days: Seconds | None = Field(
+        90.0,
+        description="age from which resolved events, and engines that have not polled since, are "
+        "removed; none keeps them",
+    )
     recalibration_rows: int = Field(
         200_000, ge=1, description="newest telemetry rows that a recalibration fits on"
     )
+    closed_loop: Literal["on", "watch", "off"] = Field(
+        "on",
+        description="on: drift leads to refits, and the gate promotes; watch: alarms are told, "
+        "nothing is fitted or promoted unasked; off: telemetry is not watched",
+    )
+    act_threshold: float = Field(
+        1e6,
+        ge=100,
+        le=1e14,
+        description="mean rows to a false drift alarm that acts; 1e8 or more for busy fleets",
+    )
+    warn_threshold: float = Field(
+        1e5, ge=100, le=1e14, description="mean rows to a false warning of drift"
+    )
+    drift_tolerance: float = Field(
+        0.01, ge=0, lt=0.2, description="miscalibration that is not acted on, as a probability"
+    )
+    refit_rows: int = Field(
+        20_000, ge=1, description="rows after which an unasked refit is due, drift or not"
+    )
+    refit_seconds: Seconds = Field(3600.0, description="least time between two unasked refits")
+    refit_minimum_rows: int = Field(
+        1000, ge=100, description="rows since a change that a refit after an alarm needs"
+    )
+    cool_down_rows: int = Field(
+        4000, ge=1, description="rows after a rollback in which nothing is fitted or promoted"
+    )
+    telemetry_silent_seconds: Seconds = Field(
+        300.0, description="time without a row, while engines poll, that is told as silence"
+    )
     report_seconds: Seconds = Field(300.0, description="how often reports are made anew")
+    public_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$",
+        description="address under which people reach the service, for links in alerts; "
+        "none: the one it listens on",
+    )
+    alert_receivers: tuple[AlertReceiverSettings, ...] = Field(
+        (), max_length=MOST_RECEIVERS, description="who is told of events; see api.alert_settings"
+    )
+    metrics_seconds: Seconds = Field(
+        5.0, description="age from which /metrics reads the database anew"
+    )
+    metrics_drafters: int = Field(
+        100, ge=1, le=1000, description="drafters with metrics of their own at most, by name"
+    )
+    tracking_uri: str = Field(
+        "",
+        repr=False,  # it may hold a password
+        description="MLflow server or database that revisions, refusals and reports are mirrored "
+        "to; empty: MLFLOW_TRACKING_URI if that is set, else mlflow.db beside a SQLite database "
+        "(or in the user's data directory); off: nothing is mirrored",
+    )
+    tracking_aliases: str = Field(
+        DEFAULT_ALIASES,
+        description="what champion, challenger and previous are called in MLflow's registry",
+    )
+    tracking_timeout_seconds: Seconds = Field(
+        10.0, description="longest time for one call of the tracking server; nobody waits for it"
+    )
     shutdown_seconds: Seconds = Field(
         10.0, description="time to finish commits and release polls after SIGTERM"
     )
@@ -137,7 +208,9 @@ class Settings(BaseSettings):
             return init_settings, env_settings
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, path)
 
-    @field_validator("valid_for_seconds", "retention_days", "retention_bytes", mode="before")
+    @field_validator(
+        "valid_for_seconds", "retention_days", "retention_bytes", "history_days", mode="before"
+    )
     @classmethod
     def _none_by_name(cls, value: object) -> object:
         # Neither the environment nor TOML has a null.
@@ -150,10 +223,24 @@ class Settings(BaseSettings):
             raise ValueError("give sqlite:///path or postgresql://…")
         return url
 
+    @field_validator("tracking_uri")
+    @classmethod
+    def _known_tracking_place(cls, uri: str) -> str:
+        return checked_uri(uri)
+
+    @field_validator("tracking_aliases")
+    @classmethod
+    def _aliases_mlflow_takes(cls, names: str) -> str:
+        AliasNames.from_text(names)
+        return names
+
     @model_validator(mode="after")
     def _limits_agree(self) -> Self:
         if self.max_decompressed_bytes < self.max_body_bytes:
             raise ValueError("max_decompressed_bytes must be at least max_body_bytes")
+        names = [receiver.name for receiver in self.alert_receivers]
+        if len(set(names)) != len(names):
+            raise ValueError("alert_receivers must have different names")
         return self
 
     @property
@@ -165,6 +252,22 @@ class Settings(BaseSettings):
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
             return False
+
+    @property
+    def service_url(self) -> str:
+        """Address for links: ``public_url``, else the one it listens on."""
+        host = self.host.strip("[]")
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return self.public_url or f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def tracking_place(self) -> TrackingPlace | None:
+        """Where the mirror writes; None where it is switched off.
+
+        Raises:
+            ConfigurationError: ``MLFLOW_TRACKING_URI`` names no place that it can write to.
+        """
+        environment = os.environ.get(URI_VARIABLE)
+        return TrackingPlace.choose(self.tracking_uri, self.database_url, _data_home(), environment)
 
     @property
     def database_name(self) -> str:
@@ -198,7 +301,10 @@ def load_settings(*, config: str | os.PathLike[str] | None = None, **flags: Any)
         fault = error.errors(include_url=False)[0]
         field = ".".join(map(str, fault["loc"])) or "settings"
         # Addresses hold passwords, and a fault between settings has all of them as its input.
-        value = None if field in ("settings", "database_url") else fault.get("input")
+        secret = field in ("settings", "database_url", "tracking_uri") or field.startswith(
+            "alert_receivers"
+        )
+        value = None if secret else fault.get("input")
         raise ConfigurationError(field, value, fault["msg"]) from error
     except ValueError as error:  # TOML that does not parse
         raise ConfigurationError(CONFIG_VARIABLE, str(path), f"mend the file: {error}") from error

@@ -18,13 +18,18 @@ import threading
 import time
 import uuid
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from api.logs import configure_logs
 from api.settings import Settings
+from api.tracking_process import start_mirror
+from calib.errors import ConfigurationError
 from monitoring.store.database import Database
 from monitoring.store.errors import StoreBusyError, StoreUnavailableError
 from monitoring.store.migrate import upgrade
+
+if TYPE_CHECKING:
+    from monitoring.loop_settings import LoopSettings
 
 __all__ = ["main", "run_worker", "stop_on_signals"]
 
@@ -77,7 +82,7 @@ def run_worker(settings: Settings, stop: threading.Event) -> None:
     database = Database.open(settings.database_url)
     if not _migrated(database, stop):
         return
-    days = settings.retention_days
+    days, history = settings.retention_days, settings.history_days
     worker = Worker(
         database,
         f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
@@ -86,14 +91,62 @@ def run_worker(settings: Settings, stop: threading.Event) -> None:
             report_seconds=settings.report_seconds,
             retention_seconds=None if days is None else days * _DAY_SECONDS,
             retention_bytes=settings.retention_bytes,
+            history_seconds=None if history is None else history * _DAY_SECONDS,
             grace_seconds=settings.shutdown_seconds * _GRACE,
+            loop=_loop_settings(settings),
+            valid_for_seconds=settings.valid_for_seconds,
         ),
     )
+    alerts = _start_alerts(settings, database, stop)
+    mirror = start_mirror(settings, database)
     worker.run(stop)
+    if mirror is not None:
+        mirror.stop(settings.shutdown_seconds * _GRACE)
+    alerts.join(settings.shutdown_seconds * _GRACE)
     database.close()
     if any(thread.name.startswith("job-") for thread in threading.enumerate()):
         # A fit that was given up still runs in native code, which does not like to be unwound.
         _exit(0)
+
+
+def _loop_settings(settings: Settings) -> LoopSettings | None:
+    """How the closed loop goes about it; None where it is switched off."""
+    if settings.closed_loop == "off":
+        return None
+    from monitoring.loop_settings import LoopSettings
+
+    return LoopSettings(
+        automatic=settings.closed_loop == "on",
+        act_threshold=settings.act_threshold,
+        warn_threshold=settings.warn_threshold,
+        tolerance=settings.drift_tolerance,
+        refit_rows=settings.refit_rows,
+        refit_seconds=settings.refit_seconds,
+        minimum_rows=settings.refit_minimum_rows,
+        cool_down_rows=settings.cool_down_rows,
+        silence_seconds=settings.telemetry_silent_seconds,
+    )
+
+
+def _start_alerts(
+    settings: Settings, database: Database, stop: threading.Event
+) -> threading.Thread:
+    """Deliver alerts in a thread of their own: no job waits for a receiver, and no alert for a job.
+
+    Without receivers it works as well: what happens then is not told to one that comes later.
+    """
+    from monitoring.alerts.delivery import AlertDelivery, DeliverySettings
+
+    receivers = []
+    for one in settings.alert_receivers:
+        try:
+            receivers.append(one.receiver())
+        except ConfigurationError as error:
+            _log.error("this receiver gets no alerts: %s", error)
+    delivery = AlertDelivery(database, receivers, DeliverySettings(base_url=settings.service_url))
+    thread = threading.Thread(target=delivery.run, args=(stop,), name="alerts", daemon=True)
+    thread.start()
+    return thread
 
 
 def _migrated(database: Database, stop: threading.Event) -> bool:

@@ -37,7 +37,7 @@ from monitoring.loop_settings import LoopSettings
 from monitoring.replay import Replay, ReplayOptions
 from monitoring.replay_errors import served_changes
 from monitoring.replay_report import replay_document
-from monitoring.replay_shifts import Stream, interleaved, shuffled
+from monitoring.replay_shifts import Stream, deal, interleaved
 
 GAMMA = 7
 BASELINE_ROWS = 4000
@@ -124,14 +124,13 @@ def false_alarms(records: AcceptanceRecords, deals: int) -> dict[str, Any]:
     found: dict[str, Any] = {"deals": deals, "rows_a_deal": len(records)}
     rng = np.random.default_rng(0)
     base = in_sample_confidence(records)
-    columns = {**records.columns()}
     for name, threshold in (("1e3", 1e3), ("1e5", 1e5), ("1e6", 1e6)):
         levels = DriftLevels.standard(
             GAMMA, threshold=threshold, warn_threshold=threshold, survival=False
         )
         counts = {"real": [0, 0], "independent": [0, 0]}
         for seed in range(1, deals + 1):
-            order = np.argsort(_dealt_steps(records, columns, seed), kind="stable")
+            order, _ = deal(records, seed)
             c, verified = base[order], records.verified[order]
             drawn = (rng.random(c.shape) < c).astype(np.uint8)
             fresh = np.minimum(np.cumprod(drawn, axis=1).sum(axis=1), verified).astype(np.uint8)
@@ -145,13 +144,6 @@ def false_alarms(records: AcceptanceRecords, deals: int) -> dict[str, Any]:
         }
         found[name]["bound"] = min(1.0, len(records) / threshold)
     return found
-
-
-def _dealt_steps(
-    records: AcceptanceRecords, columns: dict[str, Any], seed: int
-) -> NDArray[np.int64]:
-    dealt = shuffled(AcceptanceRecords.from_columns(records.gamma, columns), seed)
-    return np.zeros(len(records), np.int64) if dealt.step is None else dealt.step
 
 
 def hidden_difficulty(intraclass: float, rows: int = 200_000) -> dict[str, Any]:

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection
 
 from calib.canonical_json import plain_json, round_significant
+from calib.cost_table_files import parse_cost_table
+from calib.errors import CalibrationError
 from calib.records import AcceptanceRecords
 from calib.statuses import NullReason
 from monitoring.held_out_rows import held_out_rows
+from monitoring.mlflow_mirror.report_numbers import report_numbers
 from monitoring.published_document import iso_time
 from monitoring.reports.evaluation_report import (
     MINIMUM_SEGMENT_ROWS,
     EvaluationReport,
     evaluation_report,
 )
-from monitoring.reports.sentences import evaluation_sentences
+from monitoring.reports.html_report import html_report
+from monitoring.reports.revision_history import revision_history
+from monitoring.reports.sentences import evaluation_sentences, headline, position_sentences
+from monitoring.reports.throughput import Throughput, throughput
+from monitoring.store.cost_tables import StoredCostTable, get_cost_table
 from monitoring.store.database import Database
 from monitoring.store.drafters import get
 from monitoring.store.jobs import Job, check_fence, finish
-from monitoring.store.reports import put_report
+from monitoring.store.reports import PAGE_KIND, PICTURE_KIND, put_report
 from monitoring.store.revisions import Revision, aliases, get_revision
 from monitoring.store.telemetry import TelemetryCounters, counters
 from monitoring.windows import DEFAULT_WINDOW_ROWS, Window, window_of
@@ -53,6 +60,9 @@ class TelemetryReport:
         through_batch: id of the newest batch read; None without telemetry.
         created_at: seconds since the epoch, by the database's clock.
         document: JSON of the report.
+        told: the few of its numbers that the tracking server is told.
+        page: the report as HTML.
+        picture: its reliability figure as PNG.
     """
 
     drafter: str
@@ -60,6 +70,9 @@ class TelemetryReport:
     through_batch: int | None
     created_at: float
     document: bytes
+    told: Mapping[str, Any] = field(default_factory=dict)
+    page: bytes = b""
+    picture: bytes = b""
 
 
 def telemetry_report(
@@ -80,13 +93,25 @@ def telemetry_report(
         get(connection, drafter)
         champion = get_revision(connection, drafter, aliases(connection, drafter).champion)
         counted = counters(connection, drafter)
+        history = revision_history(connection, drafter)
+        cost = get_cost_table(connection, drafter)
         created_at = database.now(connection)
     window, chosen, judged = _rows(database, champion, drafter, rows)
     evaluation = evaluation_report(judged, champion.calibration) if len(judged) else None
-    document = _document(champion, window, chosen, evaluation, counted, created_at)
+    document = _document(champion, window, chosen, evaluation, counted, created_at) | {
+        "revisions": _rounded(history),
+        "throughput": _rounded(_worth(judged, champion, cost).to_dict()),
+    }
     encoded = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return TelemetryReport(
-        drafter, champion.number, window.last_batch, created_at, encoded.encode()
+        drafter,
+        champion.number,
+        window.last_batch,
+        created_at,
+        encoded.encode(),
+        report_numbers(document),
+        html_report(document),
+        _picture(champion, evaluation),
     )
 
 
@@ -125,7 +150,18 @@ def _put(connection: Connection, report: TelemetryReport) -> None:
         revision=report.revision,
         through_batch=report.through_batch,
         created_at=report.created_at,
+        told=report.told,
     )
+    for kind, content in ((PAGE_KIND, report.page), (PICTURE_KIND, report.picture)):
+        put_report(
+            connection,
+            report.drafter,
+            kind,
+            content,
+            revision=report.revision,
+            through_batch=report.through_batch,
+            created_at=report.created_at,
+        )
 
 
 def _rows(
@@ -148,6 +184,35 @@ def _rows(
         if again.kind == split.get("kind"):
             return window, "held_out", again.judged
     return window, "fitted", usable
+
+
+def _sentences(champion: Revision, evaluation: EvaluationReport | None) -> list[str]:
+    if evaluation is None:
+        return []
+    return [*evaluation_sentences(evaluation), *position_sentences(champion.calibration)]
+
+
+def _worth(
+    judged: AcceptanceRecords, champion: Revision, stored: StoredCostTable | None
+) -> Throughput:
+    """Θ with and without the champion, where the engine's step curve is known."""
+    if stored is None or not len(judged):
+        return throughput(judged, champion.calibration, None)
+    try:
+        cost = parse_cost_table(json.dumps(stored.document), source="the stored cost table")
+    except CalibrationError as error:
+        return Throughput(None, str(error))
+    return throughput(judged, champion.calibration, cost)
+
+
+def _picture(champion: Revision, evaluation: EvaluationReport | None) -> bytes:
+    # matplotlib takes a second to import; who only reads this module's names must not wait.
+    from monitoring.reports.figures import note_figure, png_bytes, reliability_figure
+
+    if evaluation is None:
+        return png_bytes(note_figure("There are no rows to judge yet."))
+    title = f"Survival of {evaluation.rows:,} blocks, revision {champion.number}"
+    return png_bytes(reliability_figure(evaluation.overall, title=title))
 
 
 def _fitted_through(champion: Revision) -> int | None:
@@ -176,7 +241,8 @@ def _document(
             "window": window.to_dict(),
             "telemetry": asdict(counted),
             "reason": str(NullReason.NO_ROWS) if evaluation is None else None,
-            "sentences": [] if evaluation is None else evaluation_sentences(evaluation),
+            "headline": None if evaluation is None else headline(evaluation),
+            "sentences": _sentences(champion, evaluation),
             "evaluation": None if evaluation is None else _evaluation(evaluation),
         },
         "report",

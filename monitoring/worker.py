@@ -17,7 +17,9 @@ from typing import Final
 from sqlalchemy import Connection
 
 from calib.errors import CalibrationError, ConfigurationError
+from monitoring.closed_loop import ClosedLoop
 from monitoring.job_lease import LeaseKeeper
+from monitoring.loop_settings import LoopSettings
 from monitoring.recalibration import recalibrate
 from monitoring.store.database import Database
 from monitoring.store.errors import LeaseLostError, StoreError
@@ -56,22 +58,28 @@ class WorkerSettings:
         report_seconds: age at which a report is made anew, if rows came since.
         retention_seconds: oldest telemetry kept; None keeps all.
         retention_bytes: telemetry kept at most; None keeps all.
+        history_seconds: resolved events and silent engines are kept so long; None keeps all.
         chores_seconds: pause between two rounds of retention.
         poll_seconds: pause between two looks for jobs.
         lease_seconds: length of a lease.
         beat_seconds: pause between heartbeats.
         grace_seconds: how long a running job may go on after the stop; then it is released.
+        loop: of the closed loop; None leaves telemetry unwatched.
+        valid_for_seconds: how long clients may call the loop's publications fresh; None: no end.
     """
 
     window_rows: int = DEFAULT_WINDOW_ROWS
     report_seconds: float = 300.0
     retention_seconds: float | None = None
     retention_bytes: int | None = None
+    history_seconds: float | None = None
     chores_seconds: float = 600.0
     poll_seconds: float = 0.5
     lease_seconds: float = LEASE_SECONDS
     beat_seconds: float = LEASE_SECONDS / 3.0
     grace_seconds: float = 3.0
+    loop: LoopSettings | None = None
+    valid_for_seconds: float | None = None
 
 
 class Worker:
@@ -101,6 +109,7 @@ class Worker:
             report_seconds=self._settings.report_seconds,
             retention_seconds=self._settings.retention_seconds,
             retention_bytes=self._settings.retention_bytes,
+            history_seconds=self._settings.history_seconds,
             every_seconds=self._settings.chores_seconds,
         )
 
@@ -110,6 +119,7 @@ class Worker:
         The database may come and go: the worker waits with growing pauses.
         """
         _log.info("worker %s started", self._owner)
+        loop = self._start_loop(stop)
         failures = 0
         while not stop.is_set():
             try:
@@ -125,7 +135,27 @@ class Worker:
                 continue
             if not worked:
                 stop.wait(self._settings.poll_seconds)
+        if loop is not None:
+            loop.join(self._settings.grace_seconds)
         _log.info("worker %s stopped", self._owner)
+
+    def _start_loop(self, stop: threading.Event) -> threading.Thread | None:
+        """Turns of the closed loop beside the jobs: a fit must not keep alarms waiting."""
+        settings = self._settings
+        if settings.loop is None:
+            return None
+        loop = ClosedLoop(
+            self._database,
+            self._owner,
+            settings.loop,
+            lease_seconds=settings.lease_seconds,
+            poll_seconds=settings.poll_seconds,
+            valid_for_seconds=settings.valid_for_seconds,
+        )
+        # A daemon: what a turn had not committed when the process ends leaves no trace.
+        thread = threading.Thread(target=loop.run, args=(stop,), name="closed-loop", daemon=True)
+        thread.start()
+        return thread
 
     def run_once(self, stop: threading.Event | None = None) -> bool:
         """Do the next job, if there is one; returns whether there was.

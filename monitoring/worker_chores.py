@@ -37,6 +37,7 @@ class Chores:
         report_seconds: age at which a report is made anew, if rows came since.
         retention_seconds: oldest telemetry kept; None keeps all.
         retention_bytes: telemetry kept at most; None keeps all.
+        history_seconds: resolved events and silent engines are kept so long; None keeps all.
         every_seconds: pause between two rounds of retention.
         monotonic: seconds from any origin.
     """
@@ -48,6 +49,7 @@ class Chores:
         report_seconds: float,
         retention_seconds: float | None,
         retention_bytes: int | None,
+        history_seconds: float | None = None,
         every_seconds: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -55,6 +57,7 @@ class Chores:
         self._report_seconds = report_seconds
         self._retention_seconds = retention_seconds
         self._retention_bytes = retention_bytes
+        self._history_seconds = history_seconds
         self._every_seconds = every_seconds
         self._monotonic = monotonic
         self._next_retention = monotonic()
@@ -76,6 +79,7 @@ class Chores:
                 self._database,
                 max_age_seconds=self._retention_seconds,
                 max_bytes=self._retention_bytes,
+                history_seconds=self._history_seconds,
             )
             _log.debug("retention: %s", removed)
             self._next_retention = now + self._every_seconds

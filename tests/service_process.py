@@ -40,7 +40,8 @@ class ServiceProcess:
         start_seconds: how long it may take to be ready.
         environment: further variables, such as ``{"TMPDIR": …}``.
         **settings: fields of :class:`api.settings.Settings`; ``port`` to get the same one again.
-            ``log_level`` must let info through: the log says where it listens.
+            ``log_level`` must let info through: the log says where it listens. The closed loop
+            is off unless ``closed_loop`` says otherwise.
 
     Attributes:
         url: address without a slash at the end.
@@ -60,7 +61,9 @@ class ServiceProcess:
         self.url = ""
         self._lines: list[str] = []
         self._listening = threading.Event()
-        values = {"database_url": database_url, "port": 0, "role": "api", **settings}
+        # Tests of other things must not meet refits that nobody asked for.
+        loop = {"closed_loop": "off"}
+        values = {"database_url": database_url, "port": 0, "role": "api", **loop, **settings}
         variables = {
             name: value for name, value in os.environ.items() if "DSPARK_CALIB" not in name
         }

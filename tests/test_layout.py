@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = [name for name in ("api", "calib", "heads", "monitoring") if (ROOT / name).is_dir()]
+PACKAGES = ("api", "calib", "client/dspark_calib_client", "heads", "monitoring")
 
 # Modules without logic of their own: tables of constants.
 WITHOUT_TESTS = {"calib/statuses.py"}
@@ -42,7 +42,7 @@ def _known_files() -> list[Path]:
 
 FILES = _known_files()
 PYTHON_FILES = [path for path in FILES if path.suffix == ".py"]
-SHIPPED = [path for path in PYTHON_FILES if path.relative_to(ROOT).parts[0] in PACKAGES]
+SHIPPED = [p for p in PYTHON_FILES if any(p.is_relative_to(ROOT / name) for name in PACKAGES)]
 
 
 def _name(path: Path) -> str:
@@ -92,14 +92,18 @@ def _is_documented(node: Definition) -> bool:
 
 
 def _has_test_file(path: Path) -> bool:
-    folder = ROOT / "tests" / path.relative_to(ROOT).parent
+    # The client's one package stands in a folder of its own, which its tests leave out.
+    parts = [part for part in path.relative_to(ROOT).parent.parts if part != "dspark_calib_client"]
+    folder = ROOT.joinpath("tests", *parts)
     stem = path.stem.lstrip("_")
     names = (f"test_{stem}.py", f"test_{stem}_*.py", f"test_*_{stem}.py")
     return any(any(folder.glob(name)) for name in names)
 
 
 def test_every_module_has_a_test_file() -> None:
-    """``calib/metrics.py``: ``tests/calib/test_metrics.py``, or ``test_metrics_<part>.py``."""
+    """``calib/metrics.py``: ``tests/calib/test_metrics.py``, or ``test_metrics_<part>.py``;
+    ``client/dspark_calib_client/poller.py``: ``tests/client/test_poller.py``.
+    """
     modules = [path for path in SHIPPED if path.name != "__init__.py"]
     untested = {_name(path) for path in modules if not _has_test_file(path)}
     assert sorted(untested - WITHOUT_TESTS) == []
@@ -159,8 +163,11 @@ def test_no_machine_paths_or_registry_hosts() -> None:
     assert faults == []
 
 
-# Modules of calib that may name torch: the soft labels, and SGLang's shards inside functions.
-TORCH_IN_CALIB = re.compile(r"calib/(?:soft_label\w*|formats/sglang_shards)\.py")
+# Modules outside heads that may name torch: the soft labels; SGLang's shards, inside functions; and
+# what runs inside an engine, which brings its torch along.
+TORCH_ELSEWHERE = re.compile(
+    r"calib/(?:soft_label\w*|formats/sglang_\w+)\.py|client/dspark_calib_client/plugins/.+\.py"
+)
 
 
 def test_torch_stays_where_it_may_be_imported() -> None:
@@ -171,7 +178,7 @@ def test_torch_stays_where_it_may_be_imported() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(name.partition(".")[0] == "torch" for name in names):
                 users.add(_name(path))
-    allowed = {n for n in users if n.startswith("heads/") or TORCH_IN_CALIB.fullmatch(n)}
+    allowed = {n for n in users if n.startswith("heads/") or TORCH_ELSEWHERE.fullmatch(n)}
     assert users - allowed == set()
 
 

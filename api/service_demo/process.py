@@ -26,6 +26,9 @@ def run(
     then_exits: Annotated[
         bool, typer.Option("--then-exits", help="Leave after the story.")
     ] = False,
+    tracking: Annotated[
+        str | None, typer.Option(help="What shows the mirrored runs, in words.")
+    ] = None,
     token: ServiceToken = None,
 ) -> None:
     """Tell the story to a running service."""
@@ -42,6 +45,7 @@ def run(
             telemetry=shipped_telemetry(),
             key=shipped_key(),
             token=token,
+            tracking=tracking,
         )
         try:
             story.tell()

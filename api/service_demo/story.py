@@ -22,6 +22,7 @@ _READY_SECONDS: Final = 60.0
 _STORED_SECONDS: Final = 180.0
 _FITTED_SECONDS: Final = 300.0
 _ARRIVED_SECONDS: Final = 30.0
+_WATCHED_SECONDS: Final = 60.0
 _HAND_MADE: Final = 1.25
 
 _STS_MEDIA: Final = "application/vnd.sglang.dspark-sts+json"
@@ -39,6 +40,7 @@ class Story:
         drafter: name to register it by.
         teller: prints it; to standard output when None.
         token: bearer token of the engines, or None.
+        tracking: what to type to see the mirrored runs, or None where nothing is mirrored.
     """
 
     def __init__(
@@ -52,10 +54,12 @@ class Story:
         drafter: str = DRAFTER,
         teller: Teller | None = None,
         token: str | None = None,
+        tracking: str | None = None,
     ) -> None:
         self._service = service
         self._url = url
         self._database = database
+        self._tracking = tracking
         self._telemetry = telemetry
         self._key = key
         self._drafter = drafter
@@ -74,6 +78,7 @@ class Story:
         self._engines.start()
         self._poll()
         self._send()
+        self._drift()
         result = self._recalibrate()
         self._publish(result)
         self._fleet()
@@ -161,6 +166,28 @@ class Story:
             f"in {words.milliseconds(took)}; {counted['rows_rejected']} rejected."
         )
 
+    def _drift(self) -> None:
+        """What the closed loop made of the rows; in the story it watches and does not act."""
+        self._teller.title("Watch", "every row is scored under what is served; evidence adds up")
+        ends = time.monotonic() + _WATCHED_SECONDS
+        while True:
+            found = self._watched()
+            if (found is not None and found["rows_total"] > 0) or time.monotonic() >= ends:
+                break
+            time.sleep(0.2)
+        if found is None or not found["rows_total"]:
+            self._teller.say("The worker has not read them yet.")
+            return
+        for sentence in words.drift_sentences(found):
+            self._teller.say(sentence)
+
+    def _watched(self) -> Mapping[str, Any] | None:
+        try:
+            document: Mapping[str, Any] = self._service.call("GET", f"{self._path}/drift").json()
+        except ServiceProblemError:
+            return None
+        return document if "rows_total" in document else None
+
     def _recalibrate(self) -> Mapping[str, Any]:
         self._teller.title("Recalibrate", "the worker fits on some prompts and judges on others")
         answer = self._service.call("POST", f"{self._path}/recalibrations", body={})
@@ -187,8 +214,12 @@ class Story:
 
     def _publish(self, result: Mapping[str, Any]) -> None:
         if words.carries_promotion(result):
-            self._teller.title("Promote", "the evidence carries it: nobody has to be asked")
-            self._promote(int(result["revision"]), "demo: the held-out evidence carries it")
+            self._teller.title("Promote by hand", "held-out rows speak for it; a person decides")
+            self._teller.say(
+                "By itself the service promotes what its gate lets through, on rows that come "
+                "after the fit. All rows were sent before it, so an operator promotes it."
+            )
+            self._promote(int(result["revision"]), "demo: by hand, held-out rows speak for it")
             return
         self._teller.title("Promote by hand", "the evidence does not carry an automatic promotion")
         proposed = result.get("revision")
@@ -248,6 +279,7 @@ class Story:
         self._teller.show(
             [
                 ("service", self._url),
+                ("dashboard", f"{self._url}/"),
                 ("API docs", f"{self._url}/docs"),
                 ("database", self._database),
                 ("poll", f"curl -i '{shown}/{query}'"),
@@ -255,6 +287,7 @@ class Story:
                 ("report", f"{shown}/report"),
                 ("engines", f"{shown}/engines"),
                 ("events", f"{self._url}/v1/events"),
+                *([("MLflow runs", self._tracking)] if self._tracking else []),
                 ("roll back", f"dspark-calib rollback {self._drafter} --url {self._url}"),
             ]
         )

@@ -10,6 +10,7 @@ from api.service_demo.engines import Arrival
 __all__ = [
     "arrival_sentence",
     "carries_promotion",
+    "drift_sentences",
     "evidence_sentences",
     "milliseconds",
     "numbers",
@@ -47,6 +48,23 @@ def carries_promotion(result: Mapping[str, Any]) -> bool:
     if any(value is None for value in known):
         return False
     return bool(error["after"] < error["before"] and loss["after"] <= loss["before"])
+
+
+def drift_sentences(document: Mapping[str, Any]) -> list[str]:
+    """What the closed loop's document says of the rows so far."""
+    pooled = document["tests"][0]
+    said = [
+        f"{document['rows']:,} rows under revision {document['revision']}: {document['status']}; "
+        f"evidence 10^{pooled['evidence_log10']:.1f} against a threshold of "
+        f"10^{pooled['threshold_log10']['act']:.1f}."
+    ]
+    point = pooled["change_point"]
+    if document["status"] == "drift" and point is not None:
+        said.append(
+            f"Raw confidence is off since {point['row']:,} rows ago. The loop only watches here; "
+            "left on, it would order a refit by itself."
+        )
+    return said
 
 
 def promotion_sentence(answer: Mapping[str, Any]) -> str:

@@ -24,8 +24,10 @@ CALL_SECONDS = 60.0
 ENTRY = "from api.cli import main; main()"
 
 
-def environment() -> dict[str, str]:
+def environment(tracking: str = "off", closed_loop: str = "off") -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if "DSPARK_CALIB" not in name}
+    kept["DSPARK_CALIB_TRACKING_URI"] = tracking  # MLflow's own store outlasts most tests
+    kept["DSPARK_CALIB_CLOSED_LOOP"] = closed_loop  # most tests want no refits unasked
     return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
 
 
@@ -48,6 +50,8 @@ class Served:
     Args:
         *arguments: of ``serve``; ``--port 0`` is given already.
         folder: working directory, where its log is kept as well.
+        tracking: where it mirrors to.
+        closed_loop: whether it watches telemetry, and acts.
 
     Attributes:
         url: its address.
@@ -55,18 +59,22 @@ class Served:
         http: for calls.
     """
 
-    def __init__(self, *arguments: str, folder: Path) -> None:
+    def __init__(
+        self, *arguments: str, folder: Path, tracking: str = "off", closed_loop: str = "off"
+    ) -> None:
         self.url = ""
         self.lines: list[str] = []
         # A machine that runs other tests may take its time.
         self.http = httpx.Client(timeout=CALL_SECONDS)
         self._log = folder / f"serve-{time.monotonic_ns()}.log"
         self._said: queue.Queue[str | None] = queue.Queue()
+        # Time to end in order, which a busy machine may need; who gives it again overrules this.
+        patience = ("--shutdown-seconds", "60")
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", ENTRY, "serve", "--port", "0", *arguments],
+                [sys.executable, "-c", ENTRY, "serve", "--port", "0", *patience, *arguments],
                 cwd=folder,
-                env=environment(),
+                env=environment(tracking, closed_loop),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -110,14 +118,14 @@ class Served:
         """Ctrl-C: the whole process group gets SIGINT."""
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def ended(self, seconds: float = 60.0) -> int:
+    def ended(self, seconds: float = 120.0) -> int:
         """Its exit code, once it has ended."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"has not ended\n{self.lines}\n{self.log}") from None
 
-    def stop(self, seconds: float = 60.0) -> int:
+    def stop(self, seconds: float = 120.0) -> int:
         """SIGTERM to the main process alone; its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended(seconds)

@@ -14,12 +14,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from calib.canonical_json import canonical_json
 from monitoring.store.database import Database
 from monitoring.store.events import open_event
 from monitoring.store.migrate import upgrade
+from monitoring.store.monitor_states import save
 from monitoring.store.reports import put_report
 from monitoring.store.tokens import create_token
 from tests.service_process import ServiceProcess
+from tests.support.drift import drift_values
 from tests.support.service import KEY
 
 pytestmark = pytest.mark.slow
@@ -67,6 +70,8 @@ def service(secret_and_url: tuple[str, str]) -> Iterator[ServiceProcess]:
                 through_batch=None,
                 created_at=0.0,
             )
+            drift = canonical_json(drift_values(DRAFTER))
+            save(connection, DRAFTER, consumed_through=41, state=b"", document=drift)
         database.close()
         yield started
         assert not [line for line in started.log.splitlines() if '"level": "error"' in line]

@@ -61,6 +61,7 @@ def test_report_and_figures(tmp_path: Path) -> None:
         "ece_chat.png",
         "ece_etc-passwd.png",
         "reliability.png",
+        "report.html",
         "report.json",
     ]
     assert {path.name for path in files.values()} == set(names)

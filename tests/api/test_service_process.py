@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,35 @@ def test_one_ctrl_c_stops_both(tmp_path: Path) -> None:
         assert service.ended() == 0
         assert not alive(worker)
         assert "Traceback" not in service.log
+
+
+@pytest.mark.slow
+def test_at_worst_sigterm_takes_the_shutdown_time_once(tmp_path: Path) -> None:
+    """A request that never ends, a locked database and a frozen worker, all at once.
+
+    API and worker each may use the whole time; one after the other it would be twice as long.
+    """
+    seconds = 8
+    with Served("--data", "data", "--shutdown-seconds", str(seconds), folder=tmp_path) as service:
+        worker = worker_of(service.listening())
+        eventually(lambda: "worker" in service.log and "started" in service.log)
+        place = f"{service.url}/v1/drafters/d"
+        service.http.put(place, json={"key": KEY}).raise_for_status()
+        host, _, port = service.url.removeprefix("http://").partition(":")
+        head = "POST /v1/drafters/d/telemetry HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        with (
+            socket.create_connection((host, int(port))) as endless,
+            closing(sqlite3.connect(tmp_path / "data" / "dspark-calib.db")) as lock,
+        ):
+            endless.sendall(head.encode())
+            service.http.get(f"{service.url}/healthz").raise_for_status()  # it has been read by now
+            lock.execute("BEGIN IMMEDIATE")
+            os.kill(worker, signal.SIGSTOP)
+            began = time.monotonic()
+            service.stop()
+            eventually(lambda: not alive(worker))
+            assert time.monotonic() - began < seconds + 5.0
+            assert "did not leave in time" in service.log
 
 
 @pytest.mark.slow

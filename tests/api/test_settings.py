@@ -155,3 +155,27 @@ def test_optional_settings_can_be_switched_off_by_name(monkeypatch: pytest.Monke
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("names", ["latest,b,c", "v3,b,c", "3,b,c", "Champion,b,c", "a,b"])
+def test_r78_aliases_that_mlflow_misreads_are_refused_in_the_settings(names: str) -> None:
+    with pytest.raises(ConfigurationError, match="tracking_aliases"):
+        load_settings(tracking_aliases=names)
+
+
+def test_runs_are_kept_beside_the_database_unless_somebody_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    database = f"sqlite:///{tmp_path}/store.db"
+    beside = load_settings(database_url=database).tracking_place()
+    assert beside is not None
+    assert beside.uri == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    shared = load_settings(database_url=database).tracking_place()
+    assert shared is not None
+    assert shared.uri == "http://mlflow:5000"
+    assert load_settings(database_url=database, tracking_uri="off").tracking_place() is None
+    with pytest.raises(ConfigurationError, match="plain files") as refused:
+        load_settings(tracking_uri="./mlruns?password=secret")
+    assert "secret" not in str(refused.value.value)

@@ -28,7 +28,7 @@ class WorkerProcess:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self._log = folder / "worker.log"
-        values = {"log_format": "json", "shutdown_seconds": 6.0, **settings}
+        values = {"log_format": "json", "shutdown_seconds": 60.0, "tracking_uri": "off", **settings}
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 child_command("api.worker_process"),
@@ -43,8 +43,9 @@ class WorkerProcess:
         self.process.stdin.flush()
 
     def events(self) -> list[dict[str, Any]]:
-        """Log entries so far; each must be JSON."""
-        return [json.loads(line) for line in self._log.read_text().splitlines()]
+        """Log entries so far; each must be JSON. One that is being written is left out."""
+        whole, _, _ = self._log.read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def wait_for(self, text: str) -> None:
         eventually(lambda: any(text in str(entry["event"]) for entry in self.events()))
@@ -99,7 +100,7 @@ def test_sigterm_in_the_middle_of_a_fit_gives_the_job_back(tmp_path: Path, url: 
     registered(database, 7)
     stored(database, synthetic_records(150_000, prompts=400), batches=4)
     job = ordered(database)
-    with WorkerProcess(tmp_path, database_url=url) as worker:
+    with WorkerProcess(tmp_path, database_url=url, shutdown_seconds=6.0) as worker:
         worker.wait_for(f"job {job.id} (recalibration of drafter) started")
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(LEAVES_SECONDS) == 0

@@ -27,7 +27,8 @@ def test_children_run_in_this_interpreter() -> None:
 
 
 def test_a_worker_is_started_restarted_and_ended(tmp_path: Path) -> None:
-    settings = Settings(database_url=f"sqlite:///{tmp_path}/store.db", log_level="error")
+    url = f"sqlite:///{tmp_path}/store.db"
+    settings = Settings(database_url=url, log_level="error", tracking_uri="off")
     supervisor = WorkerSupervisor(settings)
     assert supervisor.process_id is None
     supervisor.start()

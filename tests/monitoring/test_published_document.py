@@ -12,6 +12,9 @@ from calib.calibration import Calibration
 from calib.calibration_key import CalibrationKey
 from calib.errors import CalibrationValueError, FormatError
 from calib.formats.sglang_sts import parse_sts
+from calib.segment_serving import SegmentTable
+from calib.segment_tags import POOL, SegmentBuckets, SegmentKey, SegmentLevels
+from calib.served_segment import ServedSegment
 from calib.statuses import PositionStatus
 from monitoring.published_document import document_maker, iso_time, publication_document, render
 from monitoring.store.drafters import Drafter
@@ -24,16 +27,24 @@ FITS = [
     {"position": k + 1, "rows": 5000 - 1000 * k, "ece_before": 0.1 + k, "ece_after": 0.01 * k}
     for k in range(GAMMA)
 ]
-SEGMENTS = {
-    "edges": {"sampling_temperature": [0.5]},
-    "entries": [
-        {
-            "tags": {"sampling_temperature": 0, "domain": "code"},
-            "temperatures": [2.0, 2.0, 2.0, 2.5],
-            "affine": {"slopes": [0.5] * GAMMA, "intercepts": [0.25] * GAMMA},
-        }
-    ],
-}
+CODE_GREEDY = SegmentKey.of({"sampling_temperature": "0", "domain": "code"})
+SEGMENTS: dict[str, Any] = SegmentTable(
+    gamma=GAMMA,
+    buckets=SegmentBuckets(),
+    levels=SegmentLevels((("sampling_temperature", "domain"),)),
+    segments={
+        POOL: ServedSegment(POOL, 5000, (1.5, 1.25, 1.0, 0.75)),
+        CODE_GREEDY: ServedSegment(
+            key=CODE_GREEDY,
+            rows=900,
+            temperatures=(2.0, 2.0, 2.0, 2.5),
+            slopes=(0.5,) * GAMMA,
+            intercepts=(0.25,) * GAMMA,
+            statuses=(PositionStatus.OK,) * 3 + (PositionStatus.INSUFFICIENT,),
+        ),
+    },
+    seen={"sampling_temperature": ("0",), "domain": ("code",)},
+).to_dict()
 
 
 def revision_of(calibration: Calibration, **fields: Any) -> Revision:
@@ -120,9 +131,12 @@ def test_a_shorter_gamma_gets_the_prefix_of_everything(gamma: int) -> None:
     assert short["temperatures"] == full["temperatures"][:gamma]
     assert short["position_statuses"] == full["position_statuses"][:gamma]
     assert short["digest"] == full["digest"]
-    entry = short["segments"]["entries"][0]
-    assert entry["temperatures"] == SEGMENTS["entries"][0]["temperatures"][:gamma]  # type: ignore[index]
+    pool, entry = short["segments"]["segments"]
+    assert pool["temperatures"] == full["temperatures"][:gamma]
+    assert entry["temperatures"] == [2, 2, 2, 2.5][:gamma]
     assert entry["affine"] == {"slopes": [0.5] * gamma, "intercepts": [0.25] * gamma}
+    assert len(entry["statuses"]) == gamma
+    assert SegmentTable.from_dict(short["segments"]).gamma == gamma  # still a table
 
 
 def test_a_prefix_has_the_status_of_its_own_positions() -> None:
@@ -191,6 +205,8 @@ def test_r65_another_sampling_temperature_is_flagged_not_matched() -> None:
     assert found["temperatures"] == [2, 2, 2, 2.5]
     assert found["affine"] == {"slopes": [0.5] * 4, "intercepts": [0.25] * 4}
     assert found["segment"]["level"] == "segment"
+    assert found["position_statuses"] == ["ok", "ok", "ok", "insufficient"]
+    assert (found["status"], found["revision"]) == ("partial", 2)
 
     sampled = {"sampling_temperature": "1.0", "domain": "code"}
     found = json.loads(render(body, gamma=GAMMA, segment=sampled))

@@ -1,21 +1,29 @@
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from calib.calibration import Calibration
+from calib.cost_table import FlatCostTable
+from calib.cost_table_files import dump_cost_table
 from calib.prompt_split import split_by_prompt
 from calib.record_schema import Flag
 from monitoring.recalibration import recalibrate
 from monitoring.reports.evaluation_report import evaluation_report
+from monitoring.reports.throughput import throughput
+from monitoring.store.cost_tables import put_cost_table
 from monitoring.store.database import Database
 from monitoring.store.errors import LeaseLostError, NotFoundError
 from monitoring.store.jobs import get_job, lease_next, release
-from monitoring.store.reports import latest_report
-from monitoring.store.revisions import get_revision
+from monitoring.store.reports import PAGE_KIND, PICTURE_KIND, latest_report
+from monitoring.store.revisions import add_revision, get_revision
 from monitoring.telemetry_report import report_job, telemetry_report
+from tests.monitoring.reports.page_reading import at_pointer, read_page
 from tests.monitoring.worker_support import (
     DRAFTER,
     leased,
@@ -28,6 +36,7 @@ from tests.monitoring.worker_support import (
 from tests.support.telemetry import synthetic_records
 
 GAMMA = 3
+PNG = b"\x89PNG\r\n"
 
 
 def report(database: Database, **options: Any) -> dict[str, Any]:
@@ -48,6 +57,9 @@ def test_without_telemetry_there_is_a_reason_instead_of_numbers(database: Databa
     registered(database, GAMMA)
     found = report(database)
     assert (found["evaluation"], found["reason"], found["sentences"]) == (None, "no_rows", [])
+    made = telemetry_report(database, DRAFTER)
+    assert "There is nothing to judge yet: no rows." in read_page(made.page).text
+    assert made.picture.startswith(PNG)
     assert found["window"]["rows"] == 0
     assert telemetry_report(database, DRAFTER).through_batch is None
 
@@ -124,7 +136,42 @@ def test_a_report_job_stores_what_it_made(database: Database) -> None:
     assert read(database, get_job, job.id).status == "succeeded"
     found = read(database, latest_report, DRAFTER)
     assert (found.revision, found.through_batch) == (0, ids[-1])
-    assert json.loads(found.document)["format"] == "dspark-calib/telemetry-report/1"
+    document = json.loads(found.document)
+    assert document["format"] == "dspark-calib/telemetry-report/1"
+    page = read(database, latest_report, DRAFTER, PAGE_KIND)
+    assert (page.revision, page.through_batch) == (0, ids[-1])
+    shown = read_page(page.document)
+    assert len(shown.numbers) > 60
+    assert all(float(value) == at_pointer(document, at) for at, value, _ in shown.numbers)
+    picture = read(database, latest_report, DRAFTER, PICTURE_KIND)
+    with Image.open(io.BytesIO(picture.document)) as opened:
+        assert opened.format == "PNG"
+        assert min(opened.size) > 300
+
+
+def test_revisions_and_what_the_champion_is_worth_are_told(database: Database) -> None:
+    registered(database, GAMMA)
+    records = synthetic_records(1000, gamma=GAMMA)
+    stored(database, records)
+    assert report(database)["throughput"] == {"reason": "no cost table is known"}
+    cost = FlatCostTable((1, 2, 4), (100.0, 90.0, 60.0), 64)
+    document = json.loads(dump_cost_table(cost))
+    database.run(lambda connection: put_cost_table(connection, DRAFTER, document, actor="test"))
+    made = Calibration.from_temperatures([1.3, 1.2, 1.1], gamma=GAMMA)
+    database.run(
+        lambda connection: add_revision(connection, DRAFTER, made, provenance={}, actor="test")
+    )
+    promoted(database, 1)
+    found = report(database)
+    expected = throughput(records.fitting_rows(), made, cost).to_dict()
+    for side in ("raw", "calibrated"):
+        theta = expected[side]["theta"]
+        assert found["throughput"][side]["theta"] == pytest.approx(theta, rel=1e-5)
+    assert [entry["temperatures"] for entry in found["revisions"]] == [
+        [1.0, 1.0, 1.0],
+        [1.3, 1.2, 1.1],
+    ]
+    assert found["headline"] in read_page(telemetry_report(database, DRAFTER).page).text
 
 
 def test_a_lost_lease_stores_nothing(database: Database) -> None:

@@ -8,7 +8,7 @@ from calib.record_schema import Flag
 from calib.records import AcceptanceRecords
 from monitoring.store.database import Database
 from monitoring.store.errors import NotFoundError
-from monitoring.windows import window_of
+from monitoring.windows import records_digest, window_of
 from tests.monitoring.worker_support import DRAFTER, registered, stored
 from tests.support.telemetry import synthetic_columns
 
@@ -100,3 +100,25 @@ def test_wrong_questions_are_refused(database: Database) -> None:
         window_of(database, DRAFTER, rows=0)
     with pytest.raises(NotFoundError):
         window_of(database, "nobody", rows=10)
+
+
+def test_a_frozen_window_is_the_same_rows_however_much_came_later(database: Database) -> None:
+    registered(database, GAMMA)
+    ids = stored(database, rows_of_engine(100), batches=10)
+    asked = {"rows": 35, "after_batch": ids[4], "through_batch": ids[8]}
+    frozen = window_of(database, DRAFTER, **asked)
+    assert frozen.records.context_length is not None
+    assert frozen.records.context_length.tolist() == list(range(55, 90))
+    assert (frozen.first_batch, frozen.last_batch) == (ids[5], ids[8])
+    stored(database, rows_of_engine(50, 100))
+    again = window_of(database, DRAFTER, **asked)
+    assert again.to_dict() == frozen.to_dict()
+    assert again.to_dict()["digest"] == records_digest(frozen.records)
+
+
+def test_digest_is_of_the_content_in_its_order() -> None:
+    rows = rows_of_engine(10)
+    assert records_digest(rows) == records_digest(rows.select(slice(None)))
+    assert records_digest(rows) != records_digest(rows.select(np.arange(10)[::-1]))
+    assert records_digest(rows) != records_digest(rows.with_flag(Flag.WARMUP, [3]))
+    assert records_digest(rows.select(slice(0, 0))) != records_digest(AcceptanceRecords.empty(3))

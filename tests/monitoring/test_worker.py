@@ -273,3 +273,25 @@ def test_postgresql_restarted_under_a_worker() -> None:
             eventually(lambda: status(database, job) == "succeeded")
         assert len(read(database, list_revisions, DRAFTER)) == 2
         database.close()
+
+
+def test_a_worker_watches_telemetry_beside_its_jobs(database: Database) -> None:
+    import json
+
+    from monitoring.loop_settings import LoopSettings
+    from monitoring.store import monitor_states
+    from tests.monitoring.loop_rows import rows
+
+    registered(database, 7)
+    stored(database, rows(1, 600))
+    settings = WorkerSettings(
+        poll_seconds=0.05, chores_seconds=3600.0, loop=LoopSettings(automatic=False)
+    )
+    with running(Worker(database, "loop", settings)):
+        for _ in range(int(WAIT / 0.05)):
+            found = read(database, monitor_states.load_document, DRAFTER)
+            if found is not None:
+                break
+            threading.Event().wait(0.05)
+    assert found is not None
+    assert json.loads(found.document)["rows"] == 600

@@ -12,7 +12,7 @@ from monitoring.store.database import Database
 from monitoring.store.events import list_events
 from monitoring.store.jobs import Job, get_job
 from monitoring.store.revisions import aliases, get_revision, list_revisions
-from tests.monitoring.worker_processes import worker
+from tests.monitoring.worker_processes import LONG_LEASE_SECONDS, worker
 from tests.monitoring.worker_support import DRAFTER, ordered, read, registered, stored
 from tests.support.telemetry import synthetic_records
 
@@ -41,14 +41,15 @@ def test_another_worker_takes_over_and_nothing_is_doubled(
 ) -> None:
     prepared(database)
     job = ordered(database)
-    with worker(database_url, "first", pause=600.0) as (process, fitting):
+    lease = LONG_LEASE_SECONDS
+    with worker(database_url, "first", pause=600.0, lease=lease) as (process, fitting):
         assert fitting.wait(WAIT)
         process.kill()
         process.join(WAIT)
     left = read(database, get_job, job.id)
     assert (left.status, left.lease_owner) == ("running", "first")
     assert len(read(database, list_revisions, DRAFTER)) == 1
-    with worker(database_url, "second"):
+    with worker(database_url, "second", lease=lease):
         assert eventually_over(database, job) == "succeeded"
     done = read(database, get_job, job.id)
     assert (done.attempts, done.fencing) == (2, 2)
@@ -68,11 +69,13 @@ def test_a_frozen_worker_that_wakes_up_too_late_changes_nothing(
 
     prepared(database)
     job = ordered(database)
-    with worker(database_url, "frozen", pause=0.5) as (process, fitting):
+    # Long enough to be frozen in, on any machine; while it is frozen the pause goes on.
+    lease = LONG_LEASE_SECONDS
+    with worker(database_url, "frozen", pause=5.0, lease=lease) as (process, fitting):
         assert fitting.wait(WAIT)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
-        with worker(database_url, "second"):
+        with worker(database_url, "second", lease=lease):
             assert eventually_over(database, job) == "succeeded"
         os.kill(process.pid, signal.SIGCONT)
         again = ordered(database, rows=3000)

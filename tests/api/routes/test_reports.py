@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 
+from monitoring.reports.page_policy import PAGE_POLICY
 from monitoring.store import jobs, reports
 from tests.support.service import Service
 
@@ -65,7 +66,8 @@ def test_pages_and_pictures_are_bytes_with_a_tag(
     assert (answer.status_code, answer.content) == (200, b"\x89made by the worker\xff")
     assert answer.headers["Content-Type"] == media_type
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert ("Content-Security-Policy" in answer.headers) == (form == "html")
+    policies = answer.headers.get_list("Content-Security-Policy")
+    assert (policies == [PAGE_POLICY]) == (form == "html")
     tag = answer.headers["ETag"]
     assert tag == f'"{hashlib.sha256(answer.content).hexdigest()}"'
     again = service.client.get(PATH, params={"format": form}, headers={"If-None-Match": tag})

@@ -39,17 +39,19 @@ def told(service: Served, telemetry: Path) -> str:
 
 
 @pytest.mark.slow
-def test_evidence_that_carries_a_promotion_is_not_asked_for_twice(tmp_path: Path) -> None:
+def test_a_person_promotes_what_held_out_rows_speak_for_and_says_so(tmp_path: Path) -> None:
     telemetry = tmp_path / "telemetry.parquet"
     write_parquet(synthetic_records(20_000, prompts=400), telemetry)
-    with Served("--data", "data", folder=tmp_path) as service:
+    with Served("--data", "data", folder=tmp_path, closed_loop="watch") as service:
         service.listening()
         first = told(service, telemetry)
         assert "it starts at identity, publication 1" in first
         assert "304 in" in first
         assert "20,000 rows in" in first
+        assert "rows under revision 0" in first  # the loop watched them
         assert "Proposed as revision 1" in first
-        assert "nobody has to be asked" in first
+        assert "held-out rows speak for it; a person decides" in first
+        assert "an operator promotes it" in " ".join(first.split())
         assert "Publication 2 serves revision 1; before it was revision 0." in first
         assert "engine-1 after" in first
         assert "3 engines on publication 2, 0 behind" in first

@@ -8,6 +8,7 @@ from api.service_demo.engines import Arrival
 from api.service_demo.words import (
     arrival_sentence,
     carries_promotion,
+    drift_sentences,
     evidence_sentences,
     milliseconds,
     numbers,
@@ -80,3 +81,20 @@ def test_numbers_are_short_where_they_can_be() -> None:
 def test_a_promotion_names_both_revisions() -> None:
     said = promotion_sentence({"publication": 3, "revision": 0, "replaced": 2})
     assert said == "Publication 3 serves revision 0; before it was revision 2."
+
+
+def test_what_the_loop_found_is_told_with_its_threshold() -> None:
+    pooled = {
+        "evidence_log10": 7.26,
+        "threshold_log10": {"act": 6.1},
+        "change_point": {"row": 1200, "since": None},
+    }
+    document = {"rows": 1500, "revision": 0, "status": "drift", "tests": [pooled]}
+    first, second = drift_sentences(document)
+    assert (
+        first
+        == "1,500 rows under revision 0: drift; evidence 10^7.3 against a threshold of 10^6.1."
+    )
+    assert "off since 1,200 rows ago" in second
+    calm = {**document, "status": "calibrated"}
+    assert len(drift_sentences(calm)) == 1

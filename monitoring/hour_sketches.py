@@ -1,0 +1,202 @@
+"""Sketches by hour: what a refit reads without going back to rows, pooled and by segment.
+
+The open hour is held as sums, closed hours as bytes: they do not change, and packing them again at
+every fold would cost more than the fold. Rows come as they come; an hour ends when the clock says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from calib.logit_sketch import LogitSketch
+from calib.pair_sketch import PairSketch
+from calib.records import AcceptanceRecords
+from calib.segment_sketches import SegmentSketches
+from calib.segment_tags import POOL, SegmentLevels
+
+__all__ = [
+    "HOUR_SECONDS",
+    "LEVELS",
+    "ClosedHour",
+    "HourSketches",
+    "OpenHour",
+    "pack_open",
+    "unpack_open",
+]
+
+HOUR_SECONDS = 3600.0
+SKETCH_ROWS = 8192
+_COLUMNS = frozenset(
+    (
+        "confidence_logits",
+        "verified",
+        "accepted",
+        "sampling_temperature",
+        "domain",
+        "prompt",
+        "request",
+    )
+)
+
+# What drift is told apart by. Finer tags would multiply the size of the state.
+LEVELS = SegmentLevels((("domain",), ("sampling_temperature",), ("sampling_temperature", "domain")))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenHour:
+    """Sums of the hour that is under way.
+
+    Attributes:
+        hour: hours since 1970.
+        rows: usable rows.
+        first_batch: oldest stored batch in it.
+        segments: conditional labels by segment and fold.
+        pairs: neighbouring logits of all rows.
+    """
+
+    hour: int
+    rows: int
+    first_batch: int
+    segments: SegmentSketches
+    pairs: PairSketch
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedHour:
+    """An hour that is over.
+
+    Attributes:
+        hour: hours since 1970.
+        rows: usable rows.
+        first_batch: oldest stored batch in it.
+        segments: bytes of its :class:`SegmentSketches`.
+        pairs: bytes of its :class:`PairSketch`.
+    """
+
+    hour: int
+    rows: int
+    first_batch: int
+    segments: bytes
+    pairs: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HourSketches:
+    """Sketches of the newest hours.
+
+    Attributes:
+        closed: oldest first.
+        open: the hour under way; None before its first sketch.
+        pending: rows of the hour under way that are not in its sketch yet.
+        pending_batch: oldest stored batch among them.
+        pending_hour: their hour since 1970.
+    """
+
+    closed: tuple[ClosedHour, ...] = ()
+    open: OpenHour | None = None
+    pending: tuple[AcceptanceRecords, ...] = ()
+    pending_batch: int = 0
+    pending_hour: int = 0
+
+    def add(
+        self, records: AcceptanceRecords, *, batch: int, now: float, hours: int
+    ) -> HourSketches:
+        """With more usable rows; hours beyond ``hours`` are dropped.
+
+        Rows are sketched some thousand at a time: sketches of many segments are large, and adding
+        to them costs the same for one row as for thousands.
+
+        Args:
+            records: usable rows.
+            batch: oldest stored batch among them.
+            now: seconds since the epoch.
+            hours: hours to keep, the open one included.
+        """
+        if not len(records):
+            return self
+        hour = int(now // HOUR_SECONDS)
+        before = self
+        if before.pending and before.pending_hour != hour:
+            before = before.settled(hours=hours)
+        first = before.pending_batch if before.pending else batch
+        pending = (*before.pending, _slim(records))
+        merged = replace(before, pending=pending, pending_batch=first, pending_hour=hour)
+        rows = sum(len(part) for part in pending)
+        return merged.settled(hours=hours) if rows >= SKETCH_ROWS else merged
+
+    def joined(self) -> HourSketches:
+        """The same with its pending rows in one piece."""
+        if len(self.pending) < 2:
+            return self
+        return replace(self, pending=(AcceptanceRecords.concatenate(self.pending),))
+
+    def settled(self, *, hours: int) -> HourSketches:
+        """The same with every pending row in its sketch."""
+        if not self.pending:
+            return self
+        records = AcceptanceRecords.concatenate(self.pending)
+        segments = SegmentSketches.from_records(records, levels=LEVELS)
+        pairs = PairSketch.from_records(records)
+        under_way, closed, hour = self.open, self.closed, self.pending_hour
+        fresh = OpenHour(hour, len(records), self.pending_batch, segments, pairs)
+        if under_way is not None and under_way.hour == hour:
+            fresh = OpenHour(
+                hour,
+                under_way.rows + len(records),
+                under_way.first_batch,
+                under_way.segments + segments,
+                under_way.pairs + pairs,
+            )
+        elif under_way is not None:
+            closed = (*closed, _closed(under_way))[-max(hours - 1, 1) :]
+        return HourSketches(closed, fresh)
+
+    def since(
+        self, batch: int
+    ) -> tuple[LogitSketch, list[SegmentSketches], list[PairSketch]] | None:
+        """Pooled sketch, segments and pairs of the hours that began at or after a stored batch.
+
+        None where no whole hour did. Hours are folded apart, so that a fit may weigh them.
+        """
+        whole = self.settled(hours=len(self.closed) + 2)
+        found = [
+            (SegmentSketches.from_bytes(each.segments), PairSketch.from_bytes(each.pairs))
+            for each in whole.closed
+            if each.first_batch >= batch
+        ]
+        if whole.open is not None and whole.open.first_batch >= batch:
+            found.append((whole.open.segments, whole.open.pairs))
+        if not found:
+            return None
+        pooled = LogitSketch.merged(
+            fold for segments, _ in found for fold in segments.segment(POOL)
+        )
+        return pooled, [segments for segments, _ in found], [pairs for _, pairs in found]
+
+
+def _slim(records: AcceptanceRecords) -> AcceptanceRecords:
+    """The columns that sketches read."""
+    kept = {name: array for name, array in records.columns().items() if name in _COLUMNS}
+    return AcceptanceRecords.from_columns(records.gamma, kept)
+
+
+def _closed(hour: OpenHour) -> ClosedHour:
+    return ClosedHour(
+        hour.hour, hour.rows, hour.first_batch, hour.segments.to_bytes(), hour.pairs.to_bytes()
+    )
+
+
+def pack_open(hour: OpenHour) -> ClosedHour:
+    """The open hour as it is stored."""
+    return _closed(hour)
+
+
+def unpack_open(hour: ClosedHour) -> OpenHour:
+    """The open hour as it was stored."""
+    return OpenHour(
+        hour.hour,
+        hour.rows,
+        hour.first_batch,
+        SegmentSketches.from_bytes(hour.segments),
+        PairSketch.from_bytes(hour.pairs),
+    )

@@ -1,0 +1,85 @@
+"""``dspark-calib doctor`` against a real service: exit codes, JSON, remedies."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from api.cli import app
+from tests.service_process import ServiceProcess
+from tests.support.service import KEY
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    folder = tmp_path_factory.mktemp("service")
+    with ServiceProcess(f"sqlite:///{folder}/store.db") as service:
+        place = f"{service.url}/v1/drafters/drafter"
+        httpx.put(place, json={"key": KEY}, timeout=60.0).raise_for_status()
+        yield service
+
+
+def doctor(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *arguments])
+
+
+def status(folder: Path, **changes: Any) -> Path:
+    path = folder / "status.json"
+    usual = {
+        "written_at": time.time(),
+        "engine": "vllm",
+        "attached": True,
+        "applies": True,
+        "gamma": 7,
+        "source": "head",
+        "publication": 1,
+        "telemetry": True,
+        "client": {"state": "fresh", "publication": 1},
+    }
+    path.write_text(json.dumps({**usual, **changes}))
+    return path
+
+
+def test_an_engine_that_polls_and_applies(running: ServiceProcess, tmp_path: Path) -> None:
+    """Identity is served: that is worth a warning, and no failure."""
+    httpx.get(
+        f"{running.url}/v1/drafters/drafter/temperatures",
+        params={"gamma": 7, "engine": "e0", "applied_publication": 1, "applied_revision": 0},
+        timeout=60.0,
+    ).raise_for_status()
+    found = doctor(
+        *("--engine", "vllm", "--drafter", "drafter", "--url", running.url, "--json"),
+        *("--status-file", str(status(tmp_path)), "--engine-id", "e0"),
+    )
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    assert told["worst"] == "warn"
+    by_check = {entry["check"]: entry["level"] for entry in told["findings"]}
+    assert by_check["served"] == "warn"
+    assert (by_check["applied"], by_check["slots"], by_check["polls"]) == ("ok", "ok", "ok")
+
+
+def test_another_gamma_is_a_failure_with_its_remedy(
+    running: ServiceProcess, tmp_path: Path
+) -> None:
+    found = doctor(
+        *("--engine", "vllm", "--drafter", "drafter", "--url", running.url),
+        *("--status-file", str(status(tmp_path, gamma=9))),
+    )
+    assert found.exit_code == 1
+    assert "FAIL  gamma: the engine runs gamma 9, the service calibrates gamma 7" in found.stdout
+    assert "      -> run 7 draft positions" in found.stdout
+
+
+def test_nothing_to_look_at_and_nobody_there_are_bad_input(tmp_path: Path) -> None:
+    assert doctor("--engine", "sglang").exit_code == 2
+    assert doctor("--engine", "vllm", "--status-file", str(tmp_path / "none")).exit_code == 2
+    alone = doctor("--engine", "vllm", "--drafter", "d", "--url", "http://127.0.0.1:9")
+    assert alone.exit_code == 2

@@ -1,0 +1,64 @@
+"""Each trouble that the plugin can report is named with its remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from api.doctor.findings import Level
+from api.doctor.plugin_status import status_findings
+
+NOW = 1_800_000_000.0
+GOOD: dict[str, Any] = {
+    "written_at": NOW - 3.0,
+    "attached": True,
+    "applies": True,
+    "collecting": False,
+    "gamma": 7,
+    "mode": "compact",
+    "rank": 0,
+    "telemetry": True,
+    "not_applied": 0,
+    "client": {"state": "fresh", "publication": 4, "key_mismatch": 0, "age_seconds": 1.0},
+}
+
+
+def levels(gamma: int | None = 7, engine: str = "sglang", **changes: Any) -> dict[str, Level]:
+    found = list(status_findings({**GOOD, **changes}, engine=engine, gamma=gamma, now=NOW))
+    assert all(entry.remedy for entry in found if entry.level in (Level.WARN, Level.FAIL))
+    return {entry.check: entry.level for entry in found}
+
+
+def test_a_healthy_plugin_has_nothing_to_mend() -> None:
+    assert set(levels().values()) == {Level.OK}
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "level"),
+    [
+        ({"attached": False, "reason": "unknown version"}, "attached", Level.FAIL),
+        ({"gamma": 8}, "gamma", Level.FAIL),
+        ({"mode": "static"}, "mode", Level.FAIL),
+        ({"collecting": True}, "identity_only", Level.WARN),
+        ({"applies": False}, "applies", Level.WARN),
+        ({"buffer_replaced": True}, "buffer", Level.FAIL),
+        ({"holding": True}, "flapping", Level.WARN),
+        ({"not_applied": 1}, "not_applied", Level.FAIL),
+        ({"broadcasts_failed": 2}, "broadcasts_failed", Level.FAIL),
+        ({"telemetry": False}, "telemetry", Level.FAIL),
+        ({"written_at": NOW - 600.0}, "alive", Level.FAIL),
+        ({"written_at": NOW + 600.0}, "clock", Level.FAIL),
+        ({"engine": "vllm"}, "engine", Level.FAIL),
+        ({"client": {"state": "stale", "age_seconds": 900.0}}, "state", Level.WARN),
+        ({"client": {"state": "fallback", "polls_failed": 9}}, "state", Level.FAIL),
+        ({"client": {"state": "fallback", "key_mismatch": 1}}, "key", Level.FAIL),
+        ({"client": {**GOOD["client"], "rows_dropped": 5}}, "rows_dropped", Level.WARN),
+    ],
+)
+def test_a_trouble_is_named(changes: dict[str, Any], check: str, level: Level) -> None:
+    assert levels(**changes)[check] is level
+
+
+def test_a_shorter_gamma_gets_a_prefix() -> None:
+    assert levels(gamma=9)["gamma"] is Level.OK

@@ -1,0 +1,48 @@
+"""Sketches by hour: exact, bounded, and the same however the rows were cut."""
+
+from __future__ import annotations
+
+from calib.logit_sketch import LogitSketch
+from monitoring.hour_sketches import HourSketches, pack_open, unpack_open
+from tests.monitoring.loop_rows import rows
+
+HOUR = 3600.0
+
+
+def test_an_hour_holds_exactly_its_rows() -> None:
+    records = rows(1, 900, domain=["a", "b", "c"] * 300)
+    sketches = HourSketches()
+    for start in range(0, 900, 300):
+        part = records.select(slice(start, start + 300))
+        sketches = sketches.add(part, batch=1 + start // 300, now=10.0 * HOUR + start, hours=24)
+    found = sketches.since(1)
+    assert found is not None
+    assert found[0] == LogitSketch.from_records(records)
+    assert len(found[1]) == len(found[2]) == 1
+    assert sketches.since(2) is None  # the hour began with batch 1
+
+
+def test_old_hours_go_and_the_newest_ones_are_fitted_apart() -> None:
+    sketches = HourSketches()
+    for hour in range(5):
+        sketches = sketches.add(rows(hour, 50), batch=hour, now=hour * HOUR + 1.0, hours=3)
+    whole = sketches.settled(hours=3)
+    assert [each.hour for each in whole.closed] == [2, 3]
+    assert whole.open is not None
+    assert whole.open.hour == 4
+    found = sketches.since(3)
+    assert found is not None
+    assert found[0] == LogitSketch.merged(LogitSketch.from_records(rows(h, 50)) for h in (3, 4))
+
+
+def test_an_open_hour_comes_back_as_it_was() -> None:
+    sketches = HourSketches().add(rows(3, 80), batch=1, now=1.0, hours=2).settled(hours=2)
+    assert sketches.open is not None
+    again = unpack_open(pack_open(sketches.open))
+    assert again.segments == sketches.open.segments
+    assert again.pairs == sketches.open.pairs
+
+
+def test_no_rows_no_hour() -> None:
+    empty = rows(4, 10).select(slice(0, 0))
+    assert HourSketches().add(empty, batch=1, now=1.0, hours=2).since(0) is None
