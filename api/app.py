@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING
 
 import structlog
 from fastapi import FastAPI
-from fastapi.openapi.docs import get_swagger_ui_html
-from starlette.responses import HTMLResponse
 
 from api.auth import Authenticator, check_start
 from api.documentation import install_openapi
+from api.documentation_page import install_documentation_page
 from api.engine_sightings import EngineSightings
 from api.ingest_queue import IngestQueue
 from api.poll import Poll
 from api.problems import install_problem_handlers
+from api.process_memory import MemoryReturn
 from api.publication_feed import PublicationFeed
 from api.readiness import Readiness
 from api.request_context import RequestContext
 from api.routes import routers
 from api.routes.temperatures import add_poll
+from monitoring.prometheus_metrics import ServiceMetrics
 from monitoring.store import tokens
 from monitoring.store.database import Database
 from monitoring.store.migrate import upgrade
@@ -40,13 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["create_app", "prepare"]
 
 _TITLE = "dspark-calib"
-_DOCS = "/docs"
-# Swagger's page loads its script and style from where FastAPI says, and starts it inline.
-_DOCS_POLICY = (
-    "default-src 'none'; script-src https://cdn.jsdelivr.net 'unsafe-inline'; "
-    "style-src https://cdn.jsdelivr.net 'unsafe-inline'; img-src data: https:; "
-    "connect-src 'self'; frame-ancestors 'none'"
-)
 
 
 def prepare(settings: Settings) -> Database:
@@ -83,11 +77,17 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.settings = settings
+    app.state.metrics = ServiceMetrics(
+        release(),
+        silent_after=settings.engine_silent_seconds,
+        most_drafters=settings.metrics_drafters,
+        refresh_seconds=settings.metrics_seconds,
+    )
     install_problem_handlers(app)
     app.add_middleware(RequestContext)
     for router in routers():
         app.include_router(router)
-    app.add_api_route(_DOCS, _docs, include_in_schema=False)
+    install_documentation_page(app)
     add_poll(app)
     install_openapi(app)
     return app
@@ -99,12 +99,6 @@ def release() -> str:
         return version("dspark-calib")
     except PackageNotFoundError:  # run from a checkout that is not installed
         return "0"
-
-
-async def _docs() -> HTMLResponse:
-    page = get_swagger_ui_html(openapi_url="/openapi.json", title=_TITLE)
-    page.headers["Content-Security-Policy"] = _DOCS_POLICY
-    return page
 
 
 def _check(settings: Settings, database: Database) -> None:
@@ -148,6 +142,9 @@ async def _start(
         max_wait_ms=settings.ingest_commit_milliseconds,
     )
     stack.push_async_callback(ingest.close, settings.shutdown_seconds / 3)
+    memory = MemoryReturn(lambda: ingest.pending.taken)
+    memory.start()
+    stack.push_async_callback(memory.stop)
     auth = Authenticator(database, anonymous=settings.allow_anonymous and settings.is_loopback)
     app.state.database = database
     app.state.feed = feed
@@ -155,4 +152,8 @@ async def _start(
     app.state.ingest = ingest
     app.state.auth = auth
     app.state.readiness = Readiness(database)
-    app.state.poll = Poll(feed, auth, sightings, settings)
+    metrics: ServiceMetrics = app.state.metrics
+    app.state.poll = Poll(feed, auth, sightings, settings, count=metrics.count_poll)
+    metrics.watch("polls_held", lambda: feed.waiting)
+    metrics.watch("ingest_pending_bytes", lambda: ingest.pending.used)
+    metrics.watch("ingest_pending_limit_bytes", lambda: settings.ingest_pending_bytes)

@@ -13,9 +13,27 @@ import typer
 __all__ = ["COMMANDS", "GROUPS", "app", "main"]
 
 # In the order of --help. A command is the function of its name in the module of its name.
-COMMANDS = ("demo", "fit", "report", "serve", "promote", "rollback", "train", "record")
+COMMANDS = (
+    "demo",
+    "fit",
+    "report",
+    "regret",
+    "diagnose",
+    "replay",
+    "serve",
+    "drift",
+    "events",
+    "recalibrate",
+    "promote",
+    "rollback",
+    "doctor",
+    "reproduce",
+    "train",
+    "record",
+)
 # Commands of commands: the Typer application of its name in the module of its name.
-GROUPS = ("token",)
+GROUPS = ("export", "imports", "token", "alerts", "silence")
+_WORDS = {"imports": "import"}  # a keyword of the language names no module
 
 app = typer.Typer(
     name="dspark-calib",
@@ -63,7 +81,9 @@ def _register() -> None:
         if find_spec(f"api.commands.{name}") is not None:
             app.command(name)(getattr(import_module(f"api.commands.{name}"), name))
     for name in GROUPS:
-        app.add_typer(getattr(import_module(f"api.commands.{name}"), name), name=name)
+        app.add_typer(
+            getattr(import_module(f"api.commands.{name}"), name), name=_WORDS.get(name, name)
+        )
 
 
 _register()

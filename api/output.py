@@ -25,6 +25,7 @@ __all__ = ["Files", "print_json", "print_view", "write_calibration", "write_repo
 CALIBRATION = "calibration.json"
 STS = "sglang_sts.json"
 REPORT = "report.json"
+PAGE = "report.html"
 RELIABILITY = "reliability.png"
 
 Files = dict[str, Path]  # what a file is, in words, and where it lies
@@ -61,26 +62,42 @@ def write_calibration(report: FitReport, folder: Path) -> Files:
     return {"calibration": folder / CALIBRATION, "SGLang's STS file": folder / STS}
 
 
-def write_report(document: dict[str, Any], report: EvaluationReport, folder: Path) -> Files:
-    """Write the report as JSON and its figures.
+def write_report(
+    document: dict[str, Any],
+    report: EvaluationReport,
+    folder: Path,
+    *,
+    page: Path | None = None,
+    picture: Path | None = None,
+) -> Files:
+    """Write the report as JSON, as a page to read or print, and its figures.
 
     Args:
         document: plain JSON values.
         report: what the figures show.
         folder: made if it does not exist.
+        page: where the page goes; into the folder when None.
+        picture: where the reliability figure goes; into the folder when None.
 
     Raises:
-        OSError: the folder cannot be made or written.
+        OSError: a folder cannot be made or a file not written.
     """
     # matplotlib takes a second to import.
     from monitoring.reports.figures import domain_error_figure, reliability_figure, save_figure
+    from monitoring.reports.html_report import html_report
 
-    folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        "report": folder / REPORT,
+        "report to read": page or folder / PAGE,
+        "reliability figure": picture or folder / RELIABILITY,
+    }
+    for path in files.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
     encoded = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    write_bytes_atomically(folder / REPORT, encoded.encode() + b"\n")
+    write_bytes_atomically(files["report"], encoded.encode() + b"\n")
+    write_bytes_atomically(files["report to read"], html_report(document))
     title = f"Survival of {report.rows:,} blocks, raw and calibrated"
-    save_figure(reliability_figure(report.overall, title=title), folder / RELIABILITY)
-    files = {"report": folder / REPORT, "reliability figure": folder / RELIABILITY}
+    save_figure(reliability_figure(report.overall, title=title), files["reliability figure"])
     for segment in report.segments_by("domain"):
         if segment.comparison is not None:
             name = segment.tags["domain"]

@@ -40,12 +40,18 @@ class PendingBytes:
         self._limit = limit
         self._retry_seconds = retry_seconds
         self._used = 0
+        self._taken = 0
         self._lock = threading.Lock()
 
     @property
     def used(self) -> int:
         """Bytes held right now."""
         return self._used
+
+    @property
+    def taken(self) -> int:
+        """All bytes that were ever held."""
+        return self._taken
 
     def reserve(self) -> Reservation:
         """An empty reservation for one batch."""
@@ -61,6 +67,7 @@ class PendingBytes:
             if self._used + count > self._limit:
                 raise QueueFullError(self._retry_seconds())
             self._used += count
+            self._taken += count
 
     def give(self, count: int) -> None:
         """Take bytes away."""

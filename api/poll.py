@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from api.problems import ProblemError
 from api.publication_variants import MEDIA_TYPES, Published, Variant
 from calib.statuses import ServingStatus
 from monitoring.published_document import Media
+from monitoring.store.errors import StoreError
 from monitoring.store.fields import is_slug
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Poll:
         auth: who asks.
         sightings: where engines are noted.
         settings: longest wait, most held polls, what unmatched segments get.
+        count: told the HTTP status of every answer, refusals included.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class Poll:
         auth: Authenticator,
         sightings: EngineSightings,
         settings: Settings,
+        *,
+        count: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._feed = feed
         self._auth = auth
@@ -71,6 +76,7 @@ class Poll:
         self._longest_wait = settings.max_wait_seconds
         self._most_waiting = settings.max_waiting
         self._unmatched = settings.unmatched_segment
+        self._count = count
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,6 +86,16 @@ class Poll:
             ProblemError: for everything but 200 and 304.
             StoreError: the database is away, and this token or drafter is not known.
         """
+        try:
+            await self._poll(scope, receive, send)
+        except ProblemError as problem:
+            self._count(problem.kind.status)
+            raise
+        except StoreError:
+            self._count(503)
+            raise
+
+    async def _poll(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _read(scope["headers"])
         await self._authenticated(scope, headers)
         query = parse_poll_query(scope["query_string"])
@@ -141,6 +157,7 @@ class Poll:
             gone.cancel()
 
     async def _answer(self, send: Send, variant: Variant, *, changed: bool) -> None:
+        self._count(200 if changed else 304)
         known = variant.headers if changed else variant.unchanged_headers
         headers = list(known) if self._feed.reachable else [*known, _AWAY]
         await send(

@@ -80,6 +80,9 @@ _TYPES = (
     ),
     ProblemType("event-not-found", "No such event", 404, "List what exists with GET /v1/events."),
     ProblemType(
+        "silence-not-found", "No such silence", 404, "List what exists with GET /v1/silences."
+    ),
+    ProblemType(
         "report-not-found",
         "No report yet",
         404,
@@ -121,8 +124,9 @@ _TYPES = (
         "calibration-key-mismatch",
         "The engine runs something else than was calibrated",
         409,
-        "The key that the engine sent is not the drafter's, so the numbers are not served: use "
-        "identity (status `uncalibrated`) and poll the drafter that was registered with this key.",
+        "The key that the engine sent is not the drafter's, so the numbers are not served and its "
+        "telemetry is not stored: use identity (status `uncalibrated`), and poll and feed the "
+        "drafter that was registered with this key.",
     ),
     ProblemType(
         "gamma-too-long",

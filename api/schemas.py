@@ -46,10 +46,14 @@ __all__ = [
     "Readiness",
     "Reason",
     "RecalibrationRequest",
+    "RecalibrationWindow",
     "RevisionPage",
     "RevisionSummary",
     "RevisionView",
     "SegmentAnswer",
+    "SilenceList",
+    "SilenceRequest",
+    "SilenceView",
 ]
 
 # Every database can hold it and every log line stays one line.
@@ -276,20 +280,47 @@ class PublicationView(_Answer):
     drafter: DrafterView
 
 
+class RecalibrationWindow(_Request):
+    """Stored batches that a recalibration reads; both ends count."""
+
+    from_batch: int | None = Field(default=None, ge=0, le=2**53, description="oldest batch")
+    through_batch: int | None = Field(default=None, ge=0, le=2**53, description="newest batch")
+
+
 class RecalibrationRequest(_Request):
     """Options of a recalibration; what is left out follows the settings of the service."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"method": "sts"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"method": "auto"}]})
 
-    method: Literal["sts", "temperature"] = Field(
-        default="sts", description="Sequential Temperature Scaling, or conditional likelihood"
+    method: Literal["auto", "sts", "temperature", "affine", "survival", "segments"] = Field(
+        default="auto",
+        description="`auto`: the best of the others on held-out rows; `temperature`, `affine`: "
+        "conditional likelihood, right on trimmed telemetry; `survival`: Sequential Temperature "
+        "Scaling with imputed survival, right there too; `sts`: Sequential Temperature Scaling on "
+        "fully verified rows; `segments`: `survival` with numbers for every slice of traffic",
     )
     rows: int | None = Field(default=None, ge=1, le=5_000_000, description="newest rows to fit on")
+    window: RecalibrationWindow | None = Field(
+        default=None, description="batches to read, to fit after a change or to fit again"
+    )
     minimum_rows: int | None = Field(
         default=None, ge=1, le=5_000_000, description="rows a position needs to be published"
     )
     evaluation_share: float = Field(
         default=0.5, gt=0, lt=1, allow_inf_nan=False, description="share kept for judging"
+    )
+    largest_tenant_share: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="most of the weight that the rows of one tenant may have",
+    )
+    reason: Text | None = Field(default=None, description="kept with the revision")
+    promote: Literal["gate", "guard", "never"] = Field(
+        default="gate",
+        description="what may publish the result: the `gate` on rows after the fit, the held-out "
+        "`guard` alone, or nothing but a person",
     )
 
 
@@ -360,11 +391,50 @@ class EventPage(_Answer):
     next_before: int | None = Field(description="`before` of the next page; null: this is the last")
 
 
+class SilenceRequest(_Request):
+    """A time in which matching events are not told. Without drafter and kind, all of them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"duration_seconds": 7200, "reason": "weights change"}]}
+    )
+
+    drafter: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,127}$")] | None = (
+        Field(default=None, description="whose events; null: of all drafters")
+    )
+    kind: Text | None = Field(default=None, description="kind of event; null: every kind")
+    duration_seconds: float = Field(
+        gt=0, le=90 * 86400, allow_inf_nan=False, description="length, at most 90 days"
+    )
+    reason: Text = Field(description="why; kept with it and in the audit log")
+
+
+class SilenceView(_Answer):
+    """A silence; one that was removed stays in the record."""
+
+    id: int
+    drafter: str | None
+    kind: str | None
+    state: Literal["active", "ended", "removed"]
+    starts_at: str
+    ends_at: str
+    reason: str
+    created_at: str
+    created_by: str
+    removed_at: str | None
+    removed_by: str | None
+
+
+class SilenceList(_Answer):
+    """Silences, newest first."""
+
+    silences: list[SilenceView]
+
+
 class CostTableView(_Answer):
     """The step curve of the drafter's engines, as it was sent."""
 
     drafter: str
-    kind: Literal["flat", "additive", "measured"]
+    kind: Literal["flat", "additive", "staircase", "measured"]
     table: JsonObject
     updated_at: str
     updated_by: str

@@ -6,6 +6,7 @@ The format is taken from the first bytes, not from the name.
 from __future__ import annotations
 
 import glob
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ _PARQUET = b"PAR1"
 _ARROW_FILE = b"ARROW1"
 _ARROW_STREAM = b"\xff\xff\xff\xff"
 _ZIP = b"PK\x03\x04"  # what torch.save writes
-_REMEDY = "give Parquet or Arrow telemetry of this project, or SGLang .pt shards"
+_REMEDY = "give Parquet, Arrow or JSON-lines telemetry of this project, or SGLang .pt shards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,33 @@ def _read(path: Path, gamma: int | None) -> tuple[AcceptanceRecords, tuple[str, 
         return records_from_ipc(data, gamma or _stated_in_stream(data, path), source=path), ()
     if head.startswith(_ZIP) or path.suffix in (".pt", ".pth"):
         return _read_shard(path, gamma)
-    raise FormatError(path, "neither Parquet, Arrow nor a .pt shard", _REMEDY)
+    if head.lstrip().startswith(b"{"):
+        return _read_lines(path, gamma), ()
+    raise FormatError(path, "neither Parquet, Arrow nor JSON lines, and no .pt shard", _REMEDY)
+
+
+def _read_lines(path: Path, gamma: int | None) -> AcceptanceRecords:
+    """One JSON object a line, with the columns of a telemetry row; a bad row is named and refused.
+
+    The block size is the width of the first row's logits where nobody states it.
+    """
+    from monitoring.ingest import InvalidBatchError, UnreadableBatchError, parse_json_batch
+
+    lines = [line for line in path.read_bytes().splitlines() if line.strip()]
+    try:
+        block = gamma or len(json.loads(lines[0])["confidence_logits"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(path, "the first line is no telemetry row", _REMEDY) from error
+    body = b'{"gamma": %d, "rows": [%s]}' % (block, b",".join(lines))
+    try:
+        parsed = parse_json_batch(body, block)
+    except (InvalidBatchError, UnreadableBatchError) as error:
+        raise FormatError(path, f"not readable: {error}", _REMEDY) from error
+    if parsed.rejected:
+        row = parsed.rejected[0]
+        where = "" if row.row is None else f"line {row.row + 1}: "
+        raise FormatError(path, f"{where}{row.field}: {row.reason}", "mend or remove the row")
+    return parsed.records
 
 
 def _read_shard(path: Path, gamma: int | None) -> tuple[AcceptanceRecords, tuple[str, ...]]:

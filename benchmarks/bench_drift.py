@@ -52,7 +52,7 @@ except ImportError:
 BEFORE = 2000  # calibrated rows before a change
 AFTER = 60_000
 BATCH = 50_000
-KSWIN_ROWS = 20_000  # it manages about a thousand rows a second
+KSWIN_ROWS = 5000  # it manages about a thousand rows a second
 
 # A detector here maps observations to (first alarm row, change point) and begins anew every call.
 Found = tuple[int, int] | None

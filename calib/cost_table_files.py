@@ -1,12 +1,16 @@
-"""Step-curve files: SGLang's two formats, and measured points.
+"""Step-curve files: SGLang's two formats, vLLM's curves, and measured points.
 
-========  =====================================================================================
-flat      ``{"sample_batch_tokens": [int], "sample_steps_per_sec": [float],``
-          ``"max_batch_tokens": int}``
-additive  ``{"bias_seconds": float, "bs_probes": [int], "alpha_seconds": [float],``
-          ``"m_probes": [int], "theta_seconds": [float]}``
-measured  ``{"batch_tokens": [int], "step_seconds": [float]}``
-========  =====================================================================================
+=========  ====================================================================================
+flat       ``{"sample_batch_tokens": [int], "sample_steps_per_sec": [float],``
+           ``"max_batch_tokens": int}``
+additive   ``{"bias_seconds": float, "bs_probes": [int], "alpha_seconds": [float],``
+           ``"m_probes": [int], "theta_seconds": [float]}``
+staircase  ``{"verify_curve": [[int, float]], "draft_curve": [[int, float]],``
+           ``"cudagraph_limit": int}``, milliseconds; the last two may be left out
+measured   ``{"batch_tokens": [int], "step_seconds": [float]}``
+=========  ====================================================================================
+
+vLLM keeps its curves in memory; they are what its ``set_cost_curves`` is called with.
 
 SGLang takes any text that contains ``"bias_seconds"`` (quotes included) for an additive table and
 ignores keys it does not know; so does this reader, which then says what an engine would miss.
@@ -19,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from calib.cost_table import AdditiveCostTable, CostTable, FlatCostTable, MeasuredCostTable
+from calib.cost_table_staircase import Curve, StaircaseCostTable
 from calib.errors import FormatError, ScheduleError
 
 _ADDITIVE_MARK = '"bias_seconds"'
@@ -63,6 +68,12 @@ def parse_cost_table(text: str, *, source: str = "cost table") -> CostTable:
                 sps=fields.numbers("sample_steps_per_sec"),
                 max_batch_tokens=fields.count("max_batch_tokens"),
             )
+        if fields.has("verify_curve"):
+            return StaircaseCostTable(
+                draft_curve=fields.curve("draft_curve", ((1, 0.0),)),
+                verify_curve=fields.curve("verify_curve"),
+                graph_limit=fields.count("cudagraph_limit", 0),
+            )
         if fields.has("batch_tokens"):
             return MeasuredCostTable(
                 batch_tokens=fields.counts("batch_tokens"), seconds=fields.numbers("step_seconds")
@@ -72,7 +83,8 @@ def parse_cost_table(text: str, *, source: str = "cost table") -> CostTable:
     raise FormatError(
         source,
         "no known step curve",
-        "give `sample_batch_tokens` (flat), `bias_seconds` (additive) or `batch_tokens` (measured)",
+        "give `sample_batch_tokens` (flat), `bias_seconds` (additive), `verify_curve` (staircase) "
+        "or `batch_tokens` (measured)",
     )
 
 
@@ -97,10 +109,16 @@ def dump_cost_table(table: CostTable) -> str:
                 "m_probes": table.token_probes,
                 "theta_seconds": table.theta_seconds,
             }
+        case StaircaseCostTable():
+            fields = {
+                "draft_curve": table.draft_curve,
+                "verify_curve": table.verify_curve,
+                "cudagraph_limit": table.graph_limit,
+            }
         case MeasuredCostTable():
             fields = {"batch_tokens": table.batch_tokens, "step_seconds": table.seconds}
         case _:
-            remedy = "give a flat, additive or measured table"
+            remedy = "give a flat, additive, staircase or measured table"
             raise ScheduleError("table", type(table).__name__, remedy)
     return json.dumps(fields, allow_nan=False)
 
@@ -130,8 +148,21 @@ class _Fields:
     def numbers(self, key: str) -> tuple[float, ...]:
         return tuple(self._number(key, value) for value in self._list(key))
 
-    def count(self, key: str) -> int:
+    def count(self, key: str, otherwise: int | None = None) -> int:
+        if otherwise is not None and not self.has(key):
+            return otherwise
         return self._count(key, self._get(key))
+
+    def curve(self, key: str, otherwise: Curve | None = None) -> Curve:
+        if otherwise is not None and not self.has(key):
+            return otherwise
+        points = []
+        for point in self._list(key):
+            if not isinstance(point, list) or len(point) != 2:
+                remedy = "give [size, milliseconds] pairs"
+                raise FormatError(self._source, f"`{key}` holds {point!r}", remedy)
+            points.append((self._count(key, point[0]), self._number(key, point[1])))
+        return tuple(points)
 
     def counts(self, key: str) -> tuple[int, ...]:
         return tuple(self._count(key, value) for value in self._list(key))

@@ -16,8 +16,9 @@ reveals (paper Appendix A). That holds for
 * :func:`schedule_lagged`, whose capacity comes from survivals two steps old;
 * :func:`schedule_fixed` and :func:`schedule_threshold`.
 
-It does not hold for :func:`capacity_unconstrained` on the current step's survivals followed by
-:func:`allocate`; rows of such steps are marked ``anticipating`` in telemetry.
+It does not hold for :func:`schedule_unconstrained`, which searches all capacities on the current
+step's survivals; its schedules say so, and rows of such steps are marked ``anticipating`` in
+telemetry.
 
 >>> import numpy as np
 >>> from calib.cost_table import FlatCostTable
@@ -28,7 +29,7 @@ It does not hold for :func:`capacity_unconstrained` on the current step's surviv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,11 +50,14 @@ class Schedule:
         verified: ℓ of each request, [R] int64 in 0..γ, anchors not counted.
         tau: expected accepted tokens, bonus included; None where no survival was given.
         theta: τ · SPS(B), tokens per second; None where no survival was given.
+        anticipating: whether later tokens of a block could decide about earlier ones; not lossless
+            where drafts are sampled, and telemetry of such steps leaves fits and monitors.
     """
 
     verified: NDArray[np.int64]
     tau: float | None = None
     theta: float | None = None
+    anticipating: bool = False
 
     @property
     def budget(self) -> int:
@@ -127,6 +131,7 @@ def capacity_unconstrained(
     *,
     survival_floor: float = 0.0,
     limits: VerifyLengthLimits = NO_LIMITS,
+    largest: int | None = None,
 ) -> int:
     """Capacity K: how many drafted tokens would maximise Θ, over all of 0..R·γ (paper §5.2).
 
@@ -138,13 +143,17 @@ def capacity_unconstrained(
         cost: step curve.
         survival_floor: tokens whose rank score is below it are no candidates.
         limits: only the first ``limits.maximum`` positions are candidates.
+        largest: K never exceeds it, as vLLM's does what its sampler can hold; None is no cap.
 
     Raises:
-        ScheduleError: survivals that are no finite [R, γ] array in [0, 1], or wrong limits.
+        ScheduleError: survivals that are no finite [R, γ] array in [0, 1], wrong limits, or a
+            negative cap.
     """
+    if largest is not None and largest < 0:
+        raise ScheduleError("largest", largest, "give 0 or more tokens")
     values = _survival(survival_lagged)
     window = values[:, : limits.resolve(values.shape[1])]
-    order, _ = _ranking(_rank_scores(window), survival_floor)
+    order = _ranking(_rank_scores(window), survival_floor)[0][:largest]
     return int(np.argmax(_theta_path(window, order, cost)))
 
 
@@ -196,6 +205,25 @@ def schedule_lagged(
     capacity = capacity_unconstrained(survival_lagged, cost, limits=limits, **options)
     verified = allocate(survival, capacity, limits=limits, **options)
     return forecast(verified, survival, cost)
+
+
+def schedule_unconstrained(
+    survival: ArrayLike,  # [R, γ] of the current step
+    cost: CostTable,
+    *,
+    survival_floor: float = 0.0,
+    limits: VerifyLengthLimits = NO_LIMITS,
+) -> Schedule:
+    """The best schedule of a step by global search, whatever its step curve: anticipating.
+
+    The ceiling that the two lossless policies are compared with; right for engines only where
+    confidences do not see sampled tokens, as with greedy drafts.
+
+    Raises:
+        ScheduleError: as :func:`capacity_unconstrained` and :func:`allocate`.
+    """
+    found = schedule_lagged(survival, survival, cost, survival_floor=survival_floor, limits=limits)
+    return replace(found, anticipating=True)
 
 
 def schedule_fixed(requests: int, gamma: int, length: int) -> Schedule:

@@ -28,8 +28,8 @@ Letters: N rows, γ positions, S steps.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,6 +42,7 @@ from calib.replay_outcomes import FullyVerified, ReplayOutcomes
 from calib.replay_schedule import Policy, schedule_steps, step_seconds
 from calib.replay_steps import ReplaySteps, group_steps
 from calib.statuses import NullReason
+from calib.theta_replay import RegretReport, ScheduleKind, ThetaReplay
 
 __all__ = ["RegretReport", "SurvivalSource", "ThetaReplay", "ThroughputReplay"]
 
@@ -56,83 +57,6 @@ class SurvivalSource(Protocol):
 
     def survival(self, confidence_logits: NDArray[np.float32], /) -> NDArray[np.floating]:
         """Survivals [N, γ] in [0, 1]."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThetaReplay:
-    """Throughput of a log under one calibration.
-
-    Attributes:
-        policy: how steps were scheduled.
-        steps: S.
-        rows: rows of these steps.
-        left_out: rows of the log that could not be replayed.
-        tau: τ, tokens per step, bonus included.
-        predicted_tau: τ as the calibration forecast it.
-        theta: Θ, tokens per second.
-        predicted_theta: Θ as the calibration forecast it.
-        verified: drafted tokens verified per row, 0 … γ.
-        tokens: [S] tokens of each step.
-        seconds: [S] seconds of each step.
-    """
-
-    policy: Policy
-    steps: int
-    rows: int
-    left_out: int
-    tau: float
-    predicted_tau: float
-    theta: float
-    predicted_theta: float
-    verified: float
-    tokens: Floats = field(repr=False, compare=False)
-    seconds: Floats = field(repr=False, compare=False)
-
-    @property
-    def forecast_bias(self) -> float:
-        """Predicted Θ over realised Θ, less 1: by how much capacity planning is misled."""
-        return self.predicted_theta / self.theta - 1.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures as plain JSON values, without the steps one by one."""
-        figures = asdict(self)
-        for name in ("tokens", "seconds"):
-            del figures[name]
-        return {**figures, "forecast_bias": self.forecast_bias}
-
-
-@dataclass(frozen=True, slots=True)
-class RegretReport:
-    """Throughput that a calibration loses against a reference on the same steps.
-
-    Attributes:
-        candidate: replay of the calibration.
-        reference: replay of the oracle, or of the calibration compared with.
-        loss: 1 − Θ / Θ_reference, a share; negative where the candidate is faster.
-        loss_low: lower end of its interval; None without one.
-        loss_high: upper end of its interval; None without one.
-        confidence: what the interval holds.
-        block_length: consecutive steps drawn together.
-        reason: ``too_few_rows`` where the steps are too few for an interval.
-    """
-
-    candidate: ThetaReplay
-    reference: ThetaReplay
-    loss: float
-    loss_low: float | None
-    loss_high: float | None
-    confidence: float
-    block_length: int
-    reason: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        plain = ("loss", "loss_low", "loss_high", "confidence", "block_length", "reason")
-        return {
-            **{name: getattr(self, name) for name in plain},
-            "candidate": self.candidate.to_dict(),
-            "reference": self.reference.to_dict(),
-        }
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -169,7 +93,8 @@ class ThroughputReplay:
             records: the log.
             cost: step curve of the engine.
             batch_size: requests of a step, where steps are unknown or another load is asked for.
-            policy: ``"early_stop"`` (Algorithm 1) or ``"lagged"``.
+            policy: ``"early_stop"`` (Algorithm 1), ``"lagged"``, or ``"unconstrained"``, which
+                anticipates.
             outcomes: accepted tokens at any length; counts of fully verified rows when None.
 
         Raises:
@@ -196,23 +121,75 @@ class ThroughputReplay:
         lengths = schedule_steps(values, self.steps, self.cost, self.policy)
         if explored is not None:
             lengths[self._explored(explored)] = self.records.gamma
-        first = self.steps.starts[:-1]
+        return self._counted(lengths, values, self.policy)
+
+    def theta_of(
+        self,
+        lengths: ArrayLike,  # [N] ℓ for every row of the log, or one for all
+        survival: ArrayLike | SurvivalSource | None = None,
+    ) -> ThetaReplay:
+        """Count what lengths that were not scheduled here would have yielded.
+
+        Args:
+            lengths: as a fixed length or a static threshold gives them.
+            survival: forecasts τ where given.
+
+        Raises:
+            RecordError: lengths that are no whole numbers in 0..γ; survivals as :meth:`theta`.
+        """
+        given = np.asarray(lengths)
+        if given.shape not in ((), (len(self.records),)) or given.dtype.kind not in "iu":
+            shown = (given.dtype.name, given.shape)
+            raise RecordError("lengths", shown, f"give {len(self.records)} whole numbers, or one")
+        whole = np.broadcast_to(given, len(self.records))[self.steps.rows].astype(np.int64)
+        if whole.min() < 0 or whole.max() > self.records.gamma:
+            raise RecordError("lengths", "a length outside", f"give 0..{self.records.gamma}")
+        values = None if survival is None else self._survivals(survival)
+        return self._counted(whole, values, "given")
+
+    def lengths(
+        self,
+        survival: ArrayLike | SurvivalSource,  # as in :meth:`theta`
+    ) -> NDArray[np.int64]:
+        """ℓ that the policy gives every row of the log, [N]; -1 where it is not replayed.
+
+        With the survivals an engine ran with, on its own steps, these are the lengths of its
+        policy before any coin.
+
+        Raises:
+            RecordError: as :meth:`theta`.
+            ConfigurationError: an unknown policy.
+        """
+        found = np.full(len(self.records), -1, dtype=np.int64)
+        values = self._survivals(survival)
+        found[self.steps.rows] = schedule_steps(values, self.steps, self.cost, self.policy)
+        return found
+
+    def _counted(
+        self, lengths: NDArray[np.int64], values: Floats | None, policy: ScheduleKind
+    ) -> ThetaReplay:
+        first, count = self.steps.starts[:-1], self.steps.steps
         seconds, _ = step_seconds(lengths, self.steps, self.cost)
         accepted = self.outcomes.accepted(self.steps.rows, lengths)
+        modelled = float(self.outcomes.modelled(self.steps.rows, lengths).sum())
         tokens = np.asarray(self.steps.sizes + np.add.reduceat(accepted, first), dtype=np.float64)
-        within = np.arange(self.records.gamma) < lengths[:, None]
-        predicted = len(values) + float(values[within].sum())
         total = float(seconds.sum())
+        predicted = None
+        if values is not None:
+            within = np.arange(self.records.gamma) < lengths[:, None]
+            predicted = len(values) + float(values[within].sum())
         return ThetaReplay(
-            policy=self.policy,
-            steps=self.steps.steps,
-            rows=len(values),
+            policy=policy,
+            steps=count,
+            rows=len(lengths),
             left_out=self.steps.left_out,
-            tau=float(tokens.sum()) / self.steps.steps,
-            predicted_tau=predicted / self.steps.steps,
+            tau=float(tokens.sum()) / count,
+            predicted_tau=None if predicted is None else predicted / count,
             theta=float(tokens.sum()) / total,
-            predicted_theta=predicted / total,
+            predicted_theta=None if predicted is None else predicted / total,
             verified=float(lengths.mean()),
+            wasted=float(lengths.mean() - accepted.mean()),
+            modelled_share=modelled / float(tokens.sum()),
             tokens=tokens,
             seconds=seconds,
         )

@@ -36,6 +36,11 @@ class ReplayOutcomes(Protocol):
     ) -> NDArray[np.float64]:
         """[M] accepted drafted tokens, or their expectation; anchor and bonus not counted."""
 
+    def modelled(
+        self, rows: NDArray[np.intp], lengths: NDArray[np.int64], /
+    ) -> NDArray[np.float64]:
+        """[M] how many of these tokens rest on a model alone, with no observation behind them."""
+
 
 class FullyVerified:
     """Counted outcomes of fully verified rows: min(n, ℓ).
@@ -62,6 +67,12 @@ class FullyVerified:
     ) -> NDArray[np.float64]:
         """[M] min(n, ℓ)."""
         return np.minimum(self._accepted[rows], lengths).astype(np.float64)
+
+    def modelled(
+        self, rows: NDArray[np.intp], lengths: NDArray[np.int64], /
+    ) -> NDArray[np.float64]:
+        """[M] zeros: everything was counted."""
+        return np.zeros(len(rows))
 
 
 class ExpectedOutcomes:
@@ -94,3 +105,9 @@ class ExpectedOutcomes:
     ) -> NDArray[np.float64]:
         """[M] Σ_{k≤ℓ} S_k."""
         return np.asarray(self._total[rows, lengths])
+
+    def modelled(
+        self, rows: NDArray[np.intp], lengths: NDArray[np.int64], /
+    ) -> NDArray[np.float64]:
+        """[M] all of it."""
+        return self.accepted(rows, lengths)

@@ -24,7 +24,7 @@ __all__ = ["LAG_STEPS", "Policy", "schedule_steps", "step_seconds"]
 Floats = NDArray[np.float64]
 Lengths = NDArray[np.int64]
 
-Policy = Literal["early_stop", "lagged"]
+Policy = Literal["early_stop", "lagged", "unconstrained"]
 
 LAG_STEPS = 2  # age of the survivals that decide the capacity (paper §5.2)
 _LARGEST_GROUP = 1 << 20  # scores sorted at once: bounds the memory of a replay
@@ -59,7 +59,9 @@ def schedule_steps(
         cost: step curve.
         policy: ``"early_stop"`` is Algorithm 1. ``"lagged"`` takes the capacity from the
             survivals of the same requests two steps before (ones for requests that are new) and
-            ranks by the current ones.
+            ranks by the current ones. ``"unconstrained"`` searches all capacities on the current
+            survivals: it anticipates, so no engine may run it where drafts are sampled (paper,
+            Appendix A), and is here to show what the other two leave on the table.
 
     Raises:
         ConfigurationError: another policy.
@@ -72,6 +74,8 @@ def schedule_steps(
         ranking = _ranked(survival[rows], cost)
         if policy == "lagged":
             admitted = np.argmax(_ranked(older[rows], cost).theta, axis=1)
+        elif policy == "unconstrained":
+            admitted = np.argmax(ranking.theta, axis=1)
         else:
             stalled = ranking.theta[:, 1:] <= ranking.theta[:, :-1]
             none = ~stalled.any(axis=1)

@@ -155,6 +155,7 @@ def run_fit(
         write_report,
     )
     from api.telemetry_input import read_telemetry
+    from monitoring.reports.documents import fit_document
     from monitoring.reports.fit_report import fit_report
 
     with Console(stderr=True).status("reading telemetry") as progress:
@@ -170,7 +171,7 @@ def run_fit(
                 fitted_at=datetime.now(UTC).isoformat(timespec="seconds"),
             )
         progress.update("writing results")
-        document = {**report.to_dict(), "notes": list(given.notes)}
+        document = fit_document(report, notes=given.notes)
         files = {} if report.refusal else write_calibration(report, out)
         files |= write_report(document, report.evaluation, out)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from api.boundary import exit_codes
 
-__all__ = ["report", "run_report"]
+__all__ = ["Targets", "report", "run_report"]
 
 
 def report(
@@ -28,21 +29,50 @@ def report(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path(
         "dspark-calib-report"
     ),
+    cost_table: Annotated[
+        Path | None,
+        typer.Option(help="Step curve of the engine: also say what the error costs in tokens/s."),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", help="The report as one page to read or print; else in --out."),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--png", help="The reliability figure (.png, .pdf, .svg); else in --out."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as JSON instead of tables.")
     ] = False,
 ) -> None:
     """Judge a calibration on telemetry that it was not fitted on."""
     with exit_codes():
-        run_report(telemetry, calibration, gamma, out, as_json=as_json)
+        targets = Targets(out, page, picture)
+        run_report(telemetry, calibration, gamma, targets, cost_table=cost_table, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where results go.
+
+    Attributes:
+        folder: for everything without a place of its own.
+        page: of the page; None puts it into the folder.
+        picture: of the reliability figure; likewise.
+    """
+
+    folder: Path
+    page: Path | None = None
+    picture: Path | None = None
 
 
 def run_report(
     telemetry: list[str],
     calibration: Path | None,
     gamma: int | None,
-    out: Path,
+    targets: Targets,
     *,
+    cost_table: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Read, judge, write and print.
@@ -51,7 +81,8 @@ def run_report(
         telemetry: paths or patterns.
         calibration: a calibration file, or None for identity.
         gamma: block size, or None where the files state it.
-        out: folder for the results.
+        targets: where the results go.
+        cost_table: step curve of the engine, or None.
         as_json: print JSON alone.
 
     Raises:
@@ -65,11 +96,14 @@ def run_report(
     from api.output import console, print_json, print_view, write_report
     from api.telemetry_input import read_telemetry
     from calib.calibration import Calibration
-    from calib.canonical_json import plain_json
+    from calib.cost_table_files import load_cost_table
+    from monitoring.reports.documents import evaluation_document
     from monitoring.reports.evaluation_report import evaluation_report
+    from monitoring.reports.throughput import throughput
 
     with Console(stderr=True).status("reading telemetry") as progress:
         given = read_telemetry(telemetry, gamma)
+        cost = None if cost_table is None else load_cost_table(cost_table)
         size = given.records.gamma
         judged = (
             Calibration.identity(size)
@@ -78,17 +112,17 @@ def run_report(
         )
         progress.update(f"judging {len(given.records):,} blocks")
         found = evaluation_report(given.records, judged)
-        document = plain_json(
-            {
-                "format": "dspark-calib/evaluation-report/1",
-                "source": given.source,
-                "notes": list(given.notes),
-                "calibration": judged.to_dict(),
-                "evaluation": found.to_dict(),
-            }
+        document = evaluation_document(
+            found,
+            judged,
+            source=given.source,
+            notes=given.notes,
+            worth=None if cost is None else throughput(given.records, judged, cost),
         )
         progress.update("writing results")
-        files = write_report(document, found, out)
+        files = write_report(
+            document, found, targets.folder, page=targets.page, picture=targets.picture
+        )
     if as_json:
         print_json(document, files)
         return

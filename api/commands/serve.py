@@ -101,6 +101,8 @@ def serve(
             "database_url": _database_url(database_url, data, demo=demo),
             "log_level": log_level or (LogLevel.ERROR if demo else None),
             "log_format": log_format,
+            # The story promotes by hand and says so; a loop that acts would get in its way.
+            "closed_loop": "watch" if demo else None,
             "retention_days": retention_days,
             "recalibration_rows": recalibration_rows,
             "shutdown_seconds": shutdown_seconds,
@@ -123,6 +125,8 @@ def _run(settings: Settings, *, demo: bool, exit_after: bool) -> int:
         raise ConfigurationError("role", settings.role, "the demo needs API and worker: role all")
     if demo and not settings.is_loopback:
         raise ConfigurationError("host", settings.host, "the demo stays on this machine: 127.0.0.1")
+    for receiver in settings.alert_receivers:
+        receiver.receiver()  # a secret that is missing is told now, not with the first alarm
     if settings.role == "worker":
         return run_worker_alone(settings)
     return run_service(settings, demo=demo, exit_after=exit_after)

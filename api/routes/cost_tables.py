@@ -21,6 +21,7 @@ from api.schemas import CostTableView
 from api.views import drafter_body, json_answer
 from calib.cost_table import AdditiveCostTable, CostTable, FlatCostTable
 from calib.cost_table_files import dump_cost_table, parse_cost_table
+from calib.cost_table_staircase import StaircaseCostTable
 from calib.errors import FormatError
 from monitoring.published_document import iso_time
 from monitoring.store import cost_tables
@@ -31,7 +32,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/drafters/{drafter}", tags=["drafters"], route_class=JsonRoute)
 
-Kind = Literal["flat", "additive", "measured"]
+Kind = Literal["flat", "additive", "staircase", "measured"]
 
 _EXAMPLES: dict[str, Any] = {
     "flat": {
@@ -40,6 +41,14 @@ _EXAMPLES: dict[str, Any] = {
             "sample_batch_tokens": [1, 64, 256],
             "sample_steps_per_sec": [90.0, 70.0, 35.0],
             "max_batch_tokens": 512,
+        },
+    },
+    "staircase": {
+        "summary": "vLLM's curves, in milliseconds",
+        "value": {
+            "draft_curve": [[1, 1.1], [64, 1.9]],
+            "verify_curve": [[8, 10.2], [64, 11.5], [256, 19.0]],
+            "cudagraph_limit": 256,
         },
     },
     "measured": {
@@ -66,7 +75,7 @@ async def put_cost_table(
     table: Annotated[
         dict[str, Any],
         Body(
-            description="flat, additive (both as SGLang writes them) or measured",
+            description="flat, additive (both as SGLang writes them), staircase (vLLM) or measured",
             openapi_examples=_EXAMPLES,
         ),
     ],
@@ -136,6 +145,8 @@ def _parsed(body: bytes) -> CostTable:
 def _kind(table: CostTable) -> Kind:
     if isinstance(table, FlatCostTable):
         return "flat"
+    if isinstance(table, StaircaseCostTable):
+        return "staircase"
     return "additive" if isinstance(table, AdditiveCostTable) else "measured"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
 from calib.survival_leak import SurvivalLeak, measure_leak
 from monitoring.reports.block_error import BlockError, block_errors
+from monitoring.reports.length_forecast import LengthForecast, length_forecast
 from monitoring.reports.segments import segment_rows
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
 
 # With fewer rows the ECE of a perfect model is above .04, larger than most of what it would show.
 MINIMUM_SEGMENT_ROWS = 1000
+
+_MOST_TENANTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,13 @@ class Comparison:
         raw: σ(z), the head as it is.
         calibrated: what the calibration makes of it.
         acceptance: lengths and rates of these rows.
+        lengths: predicted against realised accepted length.
     """
 
     raw: Judgement
     calibrated: Judgement
     acceptance: AcceptanceSummary
+    lengths: LengthForecast
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -70,6 +76,7 @@ class Comparison:
             "raw": self.raw.to_dict(),
             "calibrated": self.calibrated.to_dict(),
             "acceptance": self.acceptance.to_dict(),
+            "lengths": self.lengths.to_dict(),
         }
 
 
@@ -119,6 +126,8 @@ class EvaluationReport:
         leak: what the next logit knows about an outcome.
         leak_model: whose conditional confidences it was measured with.
         soft_labels: mean c* against observed acceptance, or None without soft labels.
+        tenant_shares: share of the rows that each tenant sent, largest first and unnamed; empty
+            where tenants are unknown.
     """
 
     gamma: int
@@ -134,6 +143,7 @@ class EvaluationReport:
     leak: SurvivalLeak
     leak_model: str
     soft_labels: LabelConsistency | None
+    tenant_shares: tuple[float, ...] = ()
 
     def segments_by(self, *columns: str) -> tuple[Segment, ...]:
         """The slices that are tagged by exactly these columns, in order."""
@@ -154,6 +164,7 @@ class EvaluationReport:
             "minimum_segment_rows": self.minimum_segment_rows,
             "leak": {"model": self.leak_model, **self.leak.to_dict()},
             "soft_labels": None if self.soft_labels is None else self.soft_labels.to_dict(),
+            "tenant_shares": list(self.tenant_shares),
         }
 
 
@@ -192,7 +203,15 @@ def evaluation_report(
         leak=measure_leak(rows, measured_with),
         leak_model=measured_with.method,
         soft_labels=None if rows.soft_labels is None else check_label_consistency(rows),
+        tenant_shares=_tenant_shares(rows),
     )
+
+
+def _tenant_shares(rows: AcceptanceRecords) -> tuple[float, ...]:
+    if rows.tenant is None or not len(rows):
+        return ()
+    counts = Counter(value for value in rows.tenant.tolist() if value is not None)
+    return tuple(many / len(rows) for _, many in counts.most_common(_MOST_TENANTS))
 
 
 def _segments(
@@ -221,6 +240,7 @@ def _compare(rows: AcceptanceRecords, calibration: Calibration, n_bins: int) -> 
         raw=raw,
         calibrated=raw if same else judge(rows, calibration, n_bins),
         acceptance=AcceptanceSummary.from_records(rows),
+        lengths=length_forecast(rows, identity, identity if same else calibration),
     )
 
 

@@ -10,6 +10,7 @@ matplotlib draws with its file-only backend (Agg): no display, no state shared w
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from calib.position_metrics import PositionMetrics
 from calib.reliability_bins import ReliabilityBin
 from monitoring.reports.evaluation_report import Comparison
 
-__all__ = ["domain_error_figure", "reliability_figure", "save_figure"]
+__all__ = ["domain_error_figure", "note_figure", "png_bytes", "reliability_figure", "save_figure"]
 
 View = Literal["conditional", "survival"]
 
@@ -213,6 +214,21 @@ def domain_error_figure(comparison: Comparison, name: str, *, view: View = "surv
         handles=handles, loc="outside lower center", ncols=3, fontsize=_SMALL, frameon=False
     )
     return figure
+
+
+def note_figure(text: str) -> Figure:
+    """A small picture that says why there is no other."""
+    figure = Figure(figsize=(4.0, 1.0), dpi=_DPI)
+    FigureCanvasAgg(figure)
+    figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=_TEXT, parse_math=False)
+    return figure
+
+
+def png_bytes(figure: Figure, *, dpi: int = 120) -> bytes:
+    """A figure as PNG, without a timestamp."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi, metadata={"Software": None})
+    return drawn.getvalue()
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from calib.calibration import Calibration
 from calib.position_metrics import PositionMetrics
-from calib.statuses import PositionStatus
+from calib.statuses import PositionStatus, ServingStatus
 from calib.survival_leak import SurvivalLeak
 from monitoring.reports.evaluation_report import Comparison, EvaluationReport, Segment
 from monitoring.reports.fit_report import FitReport, RowSplit
 
-__all__ = ["evaluation_sentences", "fit_sentences", "points"]
+__all__ = [
+    "evaluation_sentences",
+    "fit_sentences",
+    "headline",
+    "points",
+    "position_sentences",
+]
 
 # Gaps of means within this many standard errors of 0 are chance.
 _STANDARD_ERRORS = 2.0
 # A partial correlation below this moves survival by less than a tenth of a point.
 _NEGLIGIBLE_LEAK = 0.02
+# A tenant with more of the rows than this decides what they say.
+_LARGE_TENANT = 0.5
 
 
 def fit_sentences(report: FitReport) -> list[str]:
@@ -23,7 +32,7 @@ def fit_sentences(report: FitReport) -> list[str]:
     return [
         *_refusal(report),
         _rows(report.split),
-        *_positions(report),
+        *position_sentences(report.calibration),
         *evaluation_sentences(report.evaluation),
         *_references(report),
     ]
@@ -36,8 +45,9 @@ def evaluation_sentences(report: EvaluationReport) -> list[str]:
         *_block(overall),
         *_mean_error(overall),
         *_log_loss(overall),
-        *_worst_gap(overall),
+        *_mean_gap(overall),
         *_accepted(overall),
+        *_tenants(report.tenant_shares),
         *_slices("By domain", report.segments_by("domain")),
         *_slices("By sampling temperature", report.segments_by("sampling_temperature")),
         *_worse(report.segments),
@@ -46,6 +56,16 @@ def evaluation_sentences(report: EvaluationReport) -> list[str]:
         *_excluded(report),
         *(f"Warning: {word.replace('_', ' ')}." for word in report.warnings),
     ]
+
+
+def headline(report: EvaluationReport) -> str | None:
+    """The one sentence for somebody in a hurry: where confidence is most wrong, and what is left.
+
+    None where there are no rows to say it of.
+    """
+    gap = _worst_gap(report.overall)
+    # Where means are right the errors lie in the bins: what all positions say together comes first.
+    return gap if gap is not None else next(_block(report.overall), None)
 
 
 def points(value: float) -> str:
@@ -114,8 +134,17 @@ def _log_loss(overall: Comparison) -> Iterator[str]:
         )
 
 
-def _worst_gap(overall: Comparison) -> Iterator[str]:
-    """The position at which mean raw survival is furthest from observed survival."""
+def _mean_gap(overall: Comparison) -> Iterator[str]:
+    if any(_gap(metrics) is not None for metrics in overall.raw.report.survival):
+        right = "On average raw survival is right at every position, within chance."
+        yield _worst_gap(overall) or right
+
+
+def _worst_gap(overall: Comparison) -> str | None:
+    """The position at which mean raw survival is furthest from observed survival.
+
+    None where no position is off by more than chance.
+    """
     pairs = list(zip(overall.raw.report.survival, overall.calibrated.report.survival, strict=True))
     known = [
         (abs(gap), gap, index)
@@ -123,17 +152,15 @@ def _worst_gap(overall: Comparison) -> Iterator[str]:
         if (gap := _gap(raw)) is not None
     ]
     if not known:
-        return
+        return None
     size, gap, index = max(known)
     raw, calibrated = pairs[index]
     if size <= _STANDARD_ERRORS * _standard_error(raw):
-        yield "On average raw survival is right at every position, within chance."
-        return
+        return None
     word = "overconfident" if gap > 0 else "underconfident"
     sentence = f"Raw confidence is {word} by {points(size)} points at position {index + 1}"
     if overall.raw is overall.calibrated:
-        yield f"{sentence} (survival)."
-        return
+        return f"{sentence} (survival)."
     left = abs(_gap(calibrated) or 0.0)
     removed = size - left
     effect = (
@@ -141,13 +168,27 @@ def _worst_gap(overall: Comparison) -> Iterator[str]:
         if removed > 0
         else f"leaves {points(left)}, which is no gain"
     )
-    yield f"{sentence} (survival); calibration {effect}."
+    return f"{sentence} (survival); calibration {effect}."
 
 
 def _accepted(overall: Comparison) -> Iterator[str]:
-    length = overall.acceptance.accepted_length
-    if length is not None:
-        yield f"Accepted length {length:.2f}, bonus token included."
+    length, lengths = overall.acceptance.accepted_length, overall.lengths
+    if length is None:
+        return
+    said = f"Accepted length {length:.2f}, bonus token included"
+    if lengths.raw.predicted is not None:
+        said += f"; raw confidence predicts {lengths.raw.predicted:.2f}"
+    if overall.raw is not overall.calibrated and lengths.calibrated.predicted is not None:
+        said += f", calibrated confidence {lengths.calibrated.predicted:.2f}"
+    yield f"{said}."
+
+
+def _tenants(shares: tuple[float, ...]) -> Iterator[str]:
+    if shares and shares[0] > _LARGE_TENANT:
+        yield (
+            f"One tenant sent {100.0 * shares[0]:.0f} % of these blocks: the numbers are mostly "
+            "about its traffic."
+        )
 
 
 def _gap(metrics: PositionMetrics) -> float | None:
@@ -249,19 +290,21 @@ def _references(report: FitReport) -> Iterator[str]:
         )
 
 
-def _positions(report: FitReport) -> Iterator[str]:
-    """Positions without a number of their own, grouped by status, and why."""
-    fits = report.calibration.evidence.get("positions", ())
+def position_sentences(calibration: Calibration) -> Iterator[str]:
+    """Positions without a number of their own, grouped by status, and why; none for identity."""
+    if calibration.status is ServingStatus.IDENTITY:
+        return
+    fits = calibration.evidence.get("positions", ())
     by_status: dict[PositionStatus, list[int]] = {}
-    for index, status in enumerate(report.calibration.position_statuses):
+    for index, status in enumerate(calibration.position_statuses):
         if status is not PositionStatus.OK:
             by_status.setdefault(status, []).append(index)
     for status, indices in by_status.items():
-        served = {f"{report.calibration.temperatures[index]:g}" for index in indices}
+        served = {f"{calibration.temperatures[index]:g}" for index in indices}
         names = ", ".join(str(index + 1) for index in indices)
         reason = fits[indices[0]]["reason"] if indices[0] < len(fits) else None
         yield (
             f"{'Positions' if len(indices) > 1 else 'Position'} {names} "
             f"{'keep' if len(indices) > 1 else 'keeps'} T = {', '.join(sorted(served))} "
-            f"({status}). {reason or ''}".rstrip()
+            f"({status.replace('_', ' ')}). {reason or ''}".rstrip()
         )

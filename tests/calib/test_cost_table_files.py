@@ -11,14 +11,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib.cost_table import AdditiveCostTable, CostTable, FlatCostTable, MeasuredCostTable
 from calib.cost_table_files import dump_cost_table, load_cost_table, parse_cost_table
+from calib.cost_table_staircase import StaircaseCostTable
 from calib.errors import FormatError, ScheduleError
 
+STAIRCASE = StaircaseCostTable(((1, 0.5), (8, 0.75)), ((8, 10.0), (64, 12.5)), graph_limit=64)
 FLAT = FlatCostTable((4, 8, 32), (100.0, 90.5, 40.0), 64)
 ADDITIVE = AdditiveCostTable(0.01, (1, 9), (0.001, 0.005), (10, 20, 40), (0.0, 0.01, 0.05))
 MEASURED = MeasuredCostTable((10, 20, 40), (0.02, 0.03, 0.07))
 
 
-@pytest.mark.parametrize("table", [FLAT, ADDITIVE, MEASURED], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize(
+    "table", [FLAT, ADDITIVE, MEASURED, STAIRCASE], ids=lambda t: type(t).__name__
+)
 def test_round_trip(table: CostTable, tmp_path: Path) -> None:
     path = tmp_path / "sps.json"
     path.write_text(dump_cost_table(table), encoding="utf-8")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from calib.cost_table import AdditiveCostTable, CostTable, FlatCostTable, MeasuredCostTable
 from calib.cost_table_shapes import analytic_cost_table
+from calib.cost_table_staircase import StaircaseCostTable
 from calib.errors import ScheduleError
 from calib.prefix_scheduler import (
     ENGINE_SURVIVAL_FLOOR,
@@ -26,6 +27,7 @@ from calib.prefix_scheduler import (
     schedule_fixed,
     schedule_lagged,
     schedule_threshold,
+    schedule_unconstrained,
 )
 
 Array = NDArray[Any]
@@ -41,7 +43,7 @@ def survivals(requests: int, gamma: int, seed: int) -> Array:
 
 def global_search(survival: Array, cost: CostTable) -> Array:
     """The unsafe schedule: capacity and ranking from the same step."""
-    return allocate(survival, capacity_unconstrained(survival, cost))
+    return schedule_unconstrained(survival, cost).verified
 
 
 # ---- the best schedule ----
@@ -83,6 +85,22 @@ def test_early_stop_waits_before_a_cliff_and_the_global_search_crosses_it() -> N
     cost = FlatCostTable((1, 2, 5), (1.0, 0.5, 0.49), 5)
     assert schedule_early_stop(survival, cost).verified.tolist() == [0]
     assert global_search(survival, cost).tolist() == [4]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_unconstrained_search_is_the_best_of_all_allocations_and_says_so(seed: int) -> None:
+    """Against every one of 5³ allocations, on a staircase as an engine pads it."""
+    survival = survivals(3, 4, seed).astype(np.float64)
+    stairs = StaircaseCostTable(((1, 0.5),), ((4, 5.0), (8, 6.0), (12, 9.0), (15, 15.0)), 12)
+    found = schedule_unconstrained(survival, stairs)
+    assert found.theta == pytest.approx(best_throughput(survival, stairs), rel=1e-12)
+    assert found.anticipating
+    for lossless in (
+        schedule_early_stop(survival, stairs),
+        schedule_lagged(survival, survivals(3, 4, seed + 50), stairs),
+    ):
+        assert not lossless.anticipating
+        assert (lossless.theta or 0.0) <= (found.theta or 0.0) + 1e-12
 
 
 def test_a_schedule_counts_anchors_and_bonus_tokens() -> None:

@@ -1,0 +1,125 @@
+"""``dspark-calib doctor``: does the calibration reach this engine, and do its rows come back?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.boundary import REFUSED
+from api.service_calls import (
+    DEFAULT_URL,
+    ServiceCalls,
+    ServiceToken,
+    ServiceUrl,
+    service_exit_codes,
+)
+
+if TYPE_CHECKING:
+    from api.doctor.findings import Finding
+
+__all__ = ["Engine", "doctor"]
+
+_MARKS = {"ok": "ok  ", "unknown": "?   ", "warn": "warn", "fail": "FAIL"}
+
+
+class Engine(StrEnum):
+    """Engines that have a plugin."""
+
+    SGLANG = "sglang"
+    VLLM = "vllm"
+
+
+def doctor(
+    engine: Annotated[Engine, typer.Option(help="Engine to look at.")],
+    drafter: Annotated[
+        str | None, typer.Option(help="Its drafter at the service; without it none is asked.")
+    ] = None,
+    status_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The plugin's DSPARK_CALIB_STATUS_FILE.")
+    ] = None,
+    engine_info: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|FILE", help="The live engine, or its saved /server_info or /metrics."
+        ),
+    ] = None,
+    sts_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Calibration file that SGLang loads.")
+    ] = None,
+    engine_id: Annotated[
+        str | None, typer.Option(help="DSPARK_CALIB_ENGINE_ID of the engine.")
+    ] = None,
+    gamma: Annotated[
+        int | None,
+        typer.Option(min=1, help="Draft positions; else those of the drafter."),
+    ] = None,
+    url: ServiceUrl = DEFAULT_URL,
+    token: ServiceToken = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Look at an engine from every side that is given; exit code 1 if something is broken."""
+    with service_exit_codes():
+        from api.doctor.findings import Level, worst
+        from calib.errors import ConfigurationError
+
+        if drafter is None and status_file is None and engine_info is None and sts_file is None:
+            remedy = "give --drafter, --status-file, --engine-info or --sts-file"
+            raise ConfigurationError("doctor", None, remedy)
+        service = None
+        if drafter is not None:
+            from api.doctor.service_state import fetched
+
+            with ServiceCalls(url, token) as calls:
+                service = fetched(calls, drafter)
+            gamma = gamma or int(service["drafter"]["key"]["gamma"])
+        findings = _findings(
+            engine.value, service, status_file, engine_info, sts_file, engine_id, gamma
+        )
+        level = worst(findings)
+        if as_json:
+            shown = [dataclasses.asdict(finding) for finding in findings]
+            typer.echo(json.dumps({"engine": engine.value, "worst": level, "findings": shown}))
+        else:
+            for finding in findings:
+                typer.echo(f"{_MARKS[finding.level]}  {finding.check}: {finding.text}")
+                if finding.remedy is not None and finding.level is not Level.OK:
+                    typer.echo(f"      -> {finding.remedy}")
+        if level is Level.FAIL:
+            raise typer.Exit(REFUSED)
+
+
+def _findings(
+    engine: str,
+    service: dict[str, Any] | None,
+    status_file: Path | None,
+    engine_info: str | None,
+    sts_file: Path | None,
+    engine_id: str | None,
+    gamma: int | None,
+) -> list[Finding]:
+    from api.doctor.calibration_file import file_findings
+    from api.doctor.live_engine import engine_page, sglang_findings, vllm_findings
+    from api.doctor.plugin_status import status_findings
+    from api.doctor.service_state import service_findings
+    from calib.canonical_json import parse_json_object
+
+    findings: list[Finding] = []
+    status = None
+    if status_file is not None:
+        status = parse_json_object(status_file.read_bytes(), str(status_file))
+        findings += status_findings(status, engine=engine, gamma=gamma, now=time.time())
+    if service is not None:
+        findings += service_findings(service, status, engine_id)
+    if engine_info is not None:
+        looked = sglang_findings if engine == Engine.SGLANG else vllm_findings
+        findings += looked(engine_page(engine, engine_info), gamma=gamma)
+    if sts_file is not None:
+        champion = None if service is None else service["served"]
+        findings += file_findings(sts_file, gamma=gamma, champion=champion)
+    return findings

@@ -1,0 +1,108 @@
+"""What is known of a vLLM request before its blocks are verified.
+
+Read once, when the request reaches the worker. The domain and the tenant come from the request's
+``vllm_xargs``, which vLLM hands down as ``SamplingParams.extra_args``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dspark_calib_client.plugins.sglang.request_tags import TARGET_ONLY, WARMUP, _hashed, _text
+
+__all__ = ["RequestTags", "TagTable"]
+
+_WARMUPS = ("_warmup_", "_v2_mixed_warmup")  # how vLLM names requests it sends itself
+_GREEDY = 1e-5  # temperatures below are greedy to vLLM
+_PENALTIES = (
+    ("frequency_penalty", 0.0),
+    ("presence_penalty", 0.0),
+    ("repetition_penalty", 1.0),
+    ("min_tokens", 0),
+)
+_CONSTRAINTS = ("structured_outputs", "logit_bias", "allowed_token_ids", "bad_words")
+
+
+class RequestTags:
+    """One request as its rows name it; attributes as in SGLang's.
+
+    Attributes:
+        drafted: what its last draft was made with, as the attachment counts; None before the first.
+    """
+
+    __slots__ = (
+        *("request", "temperature", "greedy", "domain", "tenant", "adapter", "flags", "stops"),
+        *("ended", "drafted"),
+    )
+
+    def __init__(self, new: Any, domain_key: str, tenant_key: str) -> None:
+        parameters = new.sampling_params
+        name = str(new.req_id)
+        extra = getattr(parameters, "extra_args", None)
+        extra = extra if isinstance(extra, dict) else {}
+        self.request = _hashed(name)
+        given = float(getattr(parameters, "temperature", 1.0))
+        self.greedy = given < _GREEDY
+        self.temperature = 0.0 if self.greedy else given
+        self.domain = _text(extra.get(domain_key))
+        tenant = _text(extra.get(tenant_key))
+        self.tenant = None if tenant is None else _hashed(tenant)
+        self.adapter = _text(getattr(getattr(new, "lora_request", None), "lora_name", None))
+        self.flags = _flags(parameters, name)
+        self.stops = _stops(parameters)
+        self.ended = False
+        self.drafted: int | None = None
+
+
+class TagTable:
+    """Tags of the requests at hand, by their id.
+
+    Args:
+        domain_key: key of ``extra_args`` with a request's domain.
+        tenant_key: and with its tenant.
+    """
+
+    def __init__(self, domain_key: str, tenant_key: str) -> None:
+        self._keys = (domain_key, tenant_key)
+        self._known: dict[str, RequestTags] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, new_requests: Iterable[Any], alive: Any) -> None:
+        """Requests that reach the worker now.
+
+        Args:
+            new_requests: vLLM's ``NewRequestData``.
+            alive: ids that the worker holds; when there are far more tags, the others are dropped.
+        """
+        for new in new_requests:
+            if getattr(new, "sampling_params", None) is not None:
+                self._known[new.req_id] = RequestTags(new, *self._keys)
+        if len(self._known) > 2 * len(alive) + 64:
+            recent = {new.req_id for new in new_requests}
+            self._known = {
+                name: tags for name, tags in self._known.items() if name in alive or name in recent
+            }
+
+    def of(self, req_ids: Iterable[str]) -> list[RequestTags | None]:
+        """Tags of a batch, in its order; None for a request that was there before the plugin."""
+        return [self._known.get(name) for name in req_ids]
+
+
+def _flags(parameters: Any, name: str) -> int:
+    flags = WARMUP if name.startswith(_WARMUPS) else 0
+    changed = any(getattr(parameters, field, usual) != usual for field, usual in _PENALTIES)
+    bound = any(getattr(parameters, field, None) for field in _CONSTRAINTS)
+    # The drafter sees none of these, so acceptance is another question for such a request.
+    return flags | (TARGET_ONLY if changed or bound else 0)
+
+
+def _stops(parameters: Any) -> frozenset[int]:
+    """Tokens that end its text. With ``ignore_eos`` only those that the request itself names."""
+    if getattr(parameters, "ignore_eos", False):
+        return frozenset(int(token) for token in getattr(parameters, "stop_token_ids", None) or ())
+    stops = {int(token) for token in getattr(parameters, "all_stop_token_ids", None) or ()}
+    end = getattr(parameters, "eos_token_id", None)
+    return frozenset(stops if end is None else stops | {int(end)})

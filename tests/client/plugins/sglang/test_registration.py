@@ -1,0 +1,131 @@
+"""From the entry point to an attached plugin, or to one clear line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from dspark_calib_client.plugins.sglang import register, registration  # noqa: E402
+from tests.client.plugins.sglang.host import Engine, Head, environment_of  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+SETTINGS = environment_of("http://127.0.0.1:9", "d", "ab" * 32)
+
+
+def test_without_an_address_nothing_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("DSPARK_CALIB_URL", raising=False)
+    register()
+    assert registration.register_hooks({}) is False
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("version", ["0.5.21", "0.6.0", "dev"])
+def test_an_unknown_version_steps_aside_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str
+) -> None:
+    monkeypatch.setattr(registration, "version", lambda _: version)
+    with caplog.at_level(logging.DEBUG, "dspark_calib_client"):
+        assert registration.register_hooks(SETTINGS) is False
+    assert len(caplog.records) == 1
+    assert "0.5.22 to 0.5.23" in caplog.text
+    assert "steps aside" in caplog.text
+
+
+def test_a_known_version_with_other_source_steps_aside(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registration, "version", lambda _: "0.5.23")
+    monkeypatch.setattr(registration, "source_of", lambda _: None)
+    assert registration.register_hooks(SETTINGS) is False
+    assert "is missing" in caplog.text
+
+
+def test_an_environment_without_sglang_steps_aside(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unknown(_: str) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(registration, "version", unknown)
+    assert registration.register_hooks(SETTINGS) is False
+    assert "version" in caplog.text
+
+
+def test_sources_are_found_without_an_import() -> None:
+    assert registration.source_of("no.such.package") is None
+    assert "PluginSettings" in str(
+        registration.source_of("dspark_calib_client.plugins.sglang.settings")
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"DSPARK_CALIB_WAIT": "many"}, "DSPARK_CALIB_WAIT"),
+        ({"DSPARK_CALIB_KEY": "short"}, "key"),
+        ({"DSPARK_CALIB_URL": "nowhere"}, "base_url"),
+    ],
+)
+def test_wrong_settings_leave_the_engine_as_it_was(
+    caplog: pytest.LogCaptureFixture, changes: dict[str, str], reason: str
+) -> None:
+    engine = Engine(3)
+    assert engine.start(SETTINGS | changes) is None
+    assert engine.head.sts_temperatures.ndim == 0
+    assert reason in caplog.text
+
+
+def test_an_engine_without_a_head_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    planner = SimpleNamespace(
+        gamma=3, mode_value="static", is_verify_all=True, _confidence_head=None
+    )
+    group = SimpleNamespace(rank_in_group=0, world_size=1, ranks=[0])
+    found = registration.attach(planner, group=group, device="cpu", environment=SETTINGS)
+    assert found is None
+    assert "no confidence head (mode static)" in caplog.text
+
+
+def test_numbers_from_a_file_stay_until_the_service_has_better_ones() -> None:
+    """The engine was started with a calibration file, and the service cannot be reached."""
+
+    class Loaded(Head):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sts_temperatures = torch.tensor([1.5, 1.25, 0.75])
+
+    planner: Any = SimpleNamespace(
+        gamma=3, mode_value="compact", is_verify_all=False, _confidence_head=Loaded()
+    )
+    group = SimpleNamespace(rank_in_group=0, world_size=1, ranks=[0])
+    attached = registration.attach(planner, group=group, device="cpu", environment=SETTINGS)
+    assert attached is not None
+    for step in range(1, 5):
+        attached.at_verify_step(None, {"forward_ct": step, "confidence_raw": None})
+    attached._client.stop(0.1)
+    assert planner._confidence_head.sts_temperatures.tolist() == [1.5, 1.25, 0.75]
+    assert attached.status()["revision"] == -1  # the file named none
+
+
+def test_hooks_never_raise_into_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    registration._after_planner(None, object())
+    registration._after_verify_step(None, object())
+    assert len(caplog.records) == 2
+
+
+def test_importing_the_entry_point_imports_no_torch() -> None:
+    code = (
+        "import sys, dspark_calib_client.plugins.sglang.registration; "
+        "sys.exit(bool({'torch', 'sglang', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from dspark_calib_client.plugins.sglang.request_tags import RequestTags, TagTable
+from tests.client.plugins.sglang.host import EOS, Request
+
+pytestmark = pytest.mark.torch
+
+
+def tags(rid: str = "r", **parameters: object) -> RequestTags:
+    return RequestTags(Request(rid, **parameters), "domain", "tenant")
+
+
+def test_greedy_is_a_temperature_of_zero() -> None:
+    """SGLang turns temperature 0 into temperature 1 with top-k 1."""
+    greedy, sampled = tags(top_k=1), tags(temperature=0.7)
+    assert (greedy.temperature, greedy.greedy) == (0.0, True)
+    assert (sampled.temperature, sampled.greedy) == (0.7, False)
+
+
+def test_names_are_hashed_and_tags_are_short_text() -> None:
+    found = tags("alice@example.org", custom_params={"domain": "code", "tenant": "alice"})
+    assert "alice" not in (found.request + str(found.tenant))
+    assert found.domain == "code"
+    odd = tags(custom_params={"domain": 7, "tenant": "a\nb"})
+    assert (odd.domain, odd.tenant) == (None, None)
+    assert len(str(tags(custom_params={"domain": "x" * 999}).domain)) == 128
+
+
+@pytest.mark.parametrize(
+    ("rid", "parameters", "flags"),
+    [
+        ("r", {}, 0),
+        ("HEALTH_CHECK_1", {}, 1),
+        ("r", {"presence_penalty": 0.1}, 8),
+        ("r", {"json_schema": "{}"}, 8),
+        ("r", {"logit_bias": {"7": 1.0}}, 8),
+        ("r", {"repetition_penalty": 1.0, "min_new_tokens": 0}, 0),
+    ],
+)
+def test_flags(rid: str, parameters: dict[str, object], flags: int) -> None:
+    assert tags(rid, **parameters).flags == flags
+
+
+def test_stop_tokens_come_from_everywhere_but_ignore_eos() -> None:
+    request = Request("r", stop_token_ids={9})
+    request.tokenizer = SimpleNamespace(eos_token_id=4, additional_stop_token_ids={5})
+    assert RequestTags(request, "d", "t").stops == {EOS, 9, 4, 5}
+    assert tags(ignore_eos=True).stops == frozenset()
+
+
+def test_a_table_knows_a_request_once_and_forgets_the_gone() -> None:
+    table = TagTable("domain", "tenant")
+    stays = Request("stays")
+    first = table.of([stays]).tags[0]
+    for number in range(500):
+        table.of([stays, Request(f"gone-{number}")])
+        assert table.of([stays]).tags[0] is first
+    assert table.of([stays]) is table.of([stays])
+    assert len(table) <= 129
+    del stays
+    gc.collect()
+    assert first.owner() is None  # nothing of ours keeps a request alive

@@ -1,0 +1,102 @@
+"""The version the plugin knows, and what it relies on, against the source of the real wheel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dspark_calib_client.plugins.vllm import compatibility, registration
+
+
+def wheel() -> Path:
+    """The unpacked wheel that ``DSPARK_VLLM_WHEEL`` names; ``tools/vllm_wheel.sh`` prints one."""
+    named = os.environ.get("DSPARK_VLLM_WHEEL")
+    if not named:
+        pytest.skip("set DSPARK_VLLM_WHEEL to an unpacked wheel")
+    return Path(named)
+
+
+def source_in(folder: Path) -> Callable[[str], str | None]:
+    def source_of(module: str) -> str | None:
+        path = folder.joinpath(*module.split(".")).with_suffix(".py")
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    return source_of
+
+
+@pytest.mark.parity
+def test_the_real_wheel_has_everything_the_plugin_relies_on() -> None:
+    assert compatibility.faults(source_in(wheel())) == []
+
+
+@pytest.mark.parity
+def test_every_dspark_model_uses_the_head_that_is_wrapped() -> None:
+    """One class serves all models; a model with a head of its own would stay uncalibrated."""
+    defined = [
+        path.relative_to(wheel()).as_posix()
+        for path in wheel().rglob("*dspark*.py")
+        if "class DSparkConfidenceHead" in path.read_text(encoding="utf-8")
+    ]
+    assert defined == ["vllm/model_executor/models/qwen3_dspark.py"]
+
+
+@pytest.mark.parity
+def test_drafts_are_in_place_before_verdicts_and_after_confidences() -> None:
+    """The order that the attachment builds on: sample, then propose, then record."""
+    source = source_in(wheel())(compatibility.RUNNER) or ""
+    body = source[source.index("def sample_tokens(") :]
+    places = [
+        body.index(text)
+        for text in (
+            "= self.sample(",
+            "self.speculator.propose(",
+            "self.req_states.draft_tokens[input_batch.idx_mapping] = draft_tokens",
+            "self.adaptive_verification.record_confidences(",
+        )
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("0.33.0", True), ("0.33.0+cu130", True), ("0.32.9", False), ("0.34.0", False)],
+)
+def test_the_ends_of_the_version_range(version: str, known: bool) -> None:
+    assert (compatibility.version_fault(version) is None) == known
+
+
+def test_an_unreadable_version_is_unknown() -> None:
+    assert "no version" in (compatibility.version_fault("dev") or "")
+
+
+def test_a_changed_signature_is_named() -> None:
+    def source_of(module: str) -> str | None:
+        if module != compatibility.HEAD:
+            return None
+        return (
+            "class DSparkConfidenceHead:\n    def forward(self, hidden):\n        return hidden\n"
+        )
+
+    found = compatibility.faults(source_of)
+    assert any("forward takes no 'markov_embed'" in fault for fault in found)
+    assert any("has no 'return self.proj(x).squeeze(-1)'" in fault for fault in found)
+
+
+def test_an_unknown_vllm_gets_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registration, "version", lambda name: "0.99.0")
+    assert not registration.register_hooks({"DSPARK_CALIB_URL": "http://127.0.0.1:1"})
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "dspark-calib steps aside: vLLM 0.99.0 is unknown to this plugin, which knows 0.33.0; "
+        "vLLM runs as without it"
+    )
+
+
+def test_nothing_happens_without_settings(caplog: pytest.LogCaptureFixture) -> None:
+    assert not registration.register_hooks({})
+    assert not caplog.records
