@@ -24,7 +24,12 @@ from monitoring.reports.evaluation_report import (
 )
 from monitoring.reports.html_report import html_report
 from monitoring.reports.revision_history import revision_history
-from monitoring.reports.sentences import evaluation_sentences, headline, position_sentences
+from monitoring.reports.sentences import (
+    evaluation_sentences,
+    headline,
+    position_sentences,
+    worth_sentences,
+)
 from monitoring.reports.throughput import Throughput, throughput
 from monitoring.store.cost_tables import StoredCostTable, get_cost_table
 from monitoring.store.database import Database
@@ -98,9 +103,11 @@ def telemetry_report(
         created_at = database.now(connection)
     window, chosen, judged = _rows(database, champion, drafter, rows)
     evaluation = evaluation_report(judged, champion.calibration) if len(judged) else None
+    worth = _worth(judged, champion, cost)
     document = _document(champion, window, chosen, evaluation, counted, created_at) | {
         "revisions": _rounded(history),
-        "throughput": _rounded(_worth(judged, champion, cost).to_dict()),
+        "throughput": _rounded(worth.to_dict()),
+        "sentences": _sentences(champion, evaluation, worth),
     }
     encoded = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return TelemetryReport(
@@ -186,10 +193,16 @@ def _rows(
     return window, "fitted", usable
 
 
-def _sentences(champion: Revision, evaluation: EvaluationReport | None) -> list[str]:
+def _sentences(
+    champion: Revision, evaluation: EvaluationReport | None, worth: Throughput
+) -> list[str]:
     if evaluation is None:
         return []
-    return [*evaluation_sentences(evaluation), *position_sentences(champion.calibration)]
+    return [
+        *evaluation_sentences(evaluation),
+        *position_sentences(champion.calibration),
+        *worth_sentences(worth),
+    ]
 
 
 def _worth(
@@ -242,7 +255,6 @@ def _document(
             "telemetry": asdict(counted),
             "reason": str(NullReason.NO_ROWS) if evaluation is None else None,
             "headline": None if evaluation is None else headline(evaluation),
-            "sentences": _sentences(champion, evaluation),
             "evaluation": None if evaluation is None else _evaluation(evaluation),
         },
         "report",

@@ -284,7 +284,7 @@ class Story:
                 ("database", self._database),
                 ("poll", f"curl -i '{shown}/{query}'"),
                 ("SGLang's file", f"curl -H 'Accept: {_STS_MEDIA}' '{shown}/{query}'"),
-                ("report", f"{shown}/report"),
+                ("report", f"{shown}/report?format=html"),
                 ("engines", f"{shown}/engines"),
                 ("events", f"{self._url}/v1/events"),
                 *([("MLflow runs", self._tracking)] if self._tracking else []),

@@ -25,6 +25,7 @@ from monitoring.mlflow_mirror.names import AliasNames, experiment_name, register
 from monitoring.mlflow_mirror.report_picture import report_picture
 from monitoring.mlflow_mirror.tracking_server import MODEL_FOLDER, TrackingServer
 from monitoring.published_document import render
+from monitoring.reports.html_report import html_report
 from monitoring.store.database import Database
 from monitoring.store.drafters import Drafter, get
 from monitoring.store.publications import get_publication
@@ -133,8 +134,12 @@ class Delivery:
             found = list_reports(connection, drafter.name, before=number + 1, limit=1)
         if not found or found[0].id != number:
             return  # forgotten meanwhile; its numbers are told all the same
-        files = {"report/evaluation.json": found[0].document}
-        picture = report_picture(json.loads(found[0].document))
+        document = json.loads(found[0].document)
+        files = {
+            "report/evaluation.html": html_report(document),
+            "report/evaluation.json": found[0].document,
+        }
+        picture = report_picture(document)
         if picture is not None:
             files["report/reliability.png"] = picture
         self._server.upload(run, files)

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from calib.block_diagnosis import ALL_ROWS, BlockDiagnosis, GroupDiagnosis
+from calib.block_diagnosis import BlockDiagnosis, GroupDiagnosis
 
 __all__ = [
     "acceptance_figure",
@@ -61,9 +61,8 @@ def acceptance_figure(found: BlockDiagnosis) -> Figure:
         high = np.array([each.acceptance_high for each in known], dtype=float)
         errors = np.maximum(np.stack([rate - low, high - rate]), 0.0)
         left.errorbar(at, rate, yerr=errors, elinewidth=0.6, **style)
-        gap = [each.confidence - each.acceptance for each in known if each.confidence is not None]
-        if group.name == ALL_ROWS or len(known) == found.gamma:
-            right.plot(at, gap, **style)
+        mean = np.array([each.confidence for each in known], dtype=float)
+        right.plot(at, mean - rate, **style)
     _finish(left, "position $k$", "accepted, of those that reached $k$")
     left.set_ylim(0.0, 1.0)
     right.axhline(0.0, color="#888888", linewidth=0.6)

@@ -14,6 +14,7 @@ from monitoring.reports.sentences import (
     fit_sentences,
     headline,
     position_sentences,
+    worth_sentences,
 )
 from monitoring.reports.throughput import Throughput
 
@@ -36,7 +37,7 @@ def fit_document(
         **report.to_dict(),
         "notes": list(notes),
         "headline": headline(report.evaluation),
-        "sentences": fit_sentences(report),
+        "sentences": [*fit_sentences(report), *worth_sentences(worth)],
         **_worth(worth),
     }
 
@@ -66,7 +67,11 @@ def evaluation_document(
             "calibration": calibration.to_dict(),
             "evaluation": report.to_dict(),
             "headline": headline(report),
-            "sentences": [*evaluation_sentences(report), *position_sentences(calibration)],
+            "sentences": [
+                *evaluation_sentences(report),
+                *position_sentences(calibration),
+                *worth_sentences(worth),
+            ],
             **_worth(worth),
         },
         "report",

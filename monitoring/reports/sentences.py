@@ -10,6 +10,7 @@ from calib.statuses import PositionStatus, ServingStatus
 from calib.survival_leak import SurvivalLeak
 from monitoring.reports.evaluation_report import Comparison, EvaluationReport, Segment
 from monitoring.reports.fit_report import FitReport, RowSplit
+from monitoring.reports.throughput import Throughput
 
 __all__ = [
     "evaluation_sentences",
@@ -17,6 +18,7 @@ __all__ = [
     "headline",
     "points",
     "position_sentences",
+    "worth_sentences",
 ]
 
 # Gaps of means within this many standard errors of 0 are chance.
@@ -66,6 +68,35 @@ def headline(report: EvaluationReport) -> str | None:
     gap = _worst_gap(report.overall)
     # Where means are right the errors lie in the bins: what all positions say together comes first.
     return gap if gap is not None else next(_block(report.overall), None)
+
+
+def worth_sentences(worth: Throughput | None) -> Iterator[str]:
+    """What recalibration is worth in tokens a second; none where that is unknown or nothing."""
+    if worth is None or worth.regret is None or worth.regret.loss == 0.0:
+        return
+    loss, low, high = worth.regret.loss, worth.regret.loss_low, worth.regret.loss_high
+    if low is None or high is None:
+        yield f"Replayed, raw confidence loses {_percent(loss)} of the tokens a second."
+    elif low <= 0.0 <= high:
+        yield (
+            "No difference in tokens a second can be shown: raw confidence loses "
+            f"{_percent(loss)} [{_percent(low)}, {_percent(high)}] against calibrated confidence."
+        )
+    elif loss > 0.0:
+        yield (
+            f"Calibration is worth {_percent(loss)} [{_percent(low)}, {_percent(high)}] of the "
+            "tokens a second."
+        )
+    else:
+        yield (
+            f"Calibration costs {_percent(-loss)} [{_percent(-high)}, {_percent(-low)}] of the "
+            "tokens a second: it lowers no regret."
+        )
+
+
+def _percent(share: float) -> str:
+    text = f"{100.0 * share:.2f}"
+    return f"{'0.00' if text == '-0.00' else text} %"
 
 
 def points(value: float) -> str:

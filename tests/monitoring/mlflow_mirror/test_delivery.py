@@ -117,7 +117,8 @@ def test_large_files_of_reports_are_filed_once_an_hour_and_numbers_always(store:
     server, told = StandIn(), {"metrics": {"rows": 3}}
     for at in (1000.0, 1300.0, 1000.0 + REPORT_FILE_SECONDS):
         delivered(store, server, [reported(store, at, told)])
-    assert server.uploads() == ["report/evaluation.json", "report/reliability.png"] * 2
+    filed = [f"report/{name}" for name in ("evaluation.html", "evaluation.json", "reliability.png")]
+    assert server.uploads() == filed * 2
     assert [names for kind, names in server.calls if kind == "log" and names] == [
         ["monitored/rows"]
     ] * 3

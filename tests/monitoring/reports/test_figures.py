@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -10,11 +11,18 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from PIL import Image
 
 from calib.calibration import Calibration
 from calib.calibration_report import ViewReport
 from monitoring.reports.evaluation_report import Comparison, Judgement, evaluation_report
-from monitoring.reports.figures import domain_error_figure, reliability_figure, save_figure
+from monitoring.reports.figures import (
+    domain_error_figure,
+    note_figure,
+    png_bytes,
+    reliability_figure,
+    save_figure,
+)
 from monitoring.reports.fit_report import FitReport
 from tests.support.telemetry import synthetic_records
 
@@ -124,3 +132,11 @@ def test_files_are_written_whole_and_repeat_to_the_byte(tmp_path: Path, ending: 
     if ending != "svg":  # SVG draws ids at random
         assert first.read_bytes() == second.read_bytes()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_note_takes_the_place_of_a_missing_figure() -> None:
+    encoded = png_bytes(note_figure("no rows: $x_{"), dpi=100)
+    with Image.open(io.BytesIO(encoded)) as picture:
+        assert (picture.format, picture.size) == ("PNG", (400, 100))
+        assert len(picture.convert("L").getcolors() or ()) > 2  # something is written on it
+    assert png_bytes(note_figure("no rows: $x_{"), dpi=100) == encoded

@@ -8,11 +8,21 @@ import numpy as np
 import pytest
 
 from calib.calibration import Calibration
+from calib.cost_table import FlatCostTable
 from calib.record_schema import Flag
 from calib.records import AcceptanceRecords
+from calib.statuses import PositionStatus, ServingStatus
 from monitoring.reports.evaluation_report import evaluation_report
 from monitoring.reports.fit_report import FitOptions, FitReport, fit_report
-from monitoring.reports.sentences import evaluation_sentences, fit_sentences, points
+from monitoring.reports.sentences import (
+    evaluation_sentences,
+    fit_sentences,
+    headline,
+    points,
+    position_sentences,
+    worth_sentences,
+)
+from monitoring.reports.throughput import Throughput, throughput
 from tests.support.telemetry import synthetic_records
 
 
@@ -126,3 +136,55 @@ def test_excluded_rows_and_thin_slices_are_counted() -> None:
 @pytest.mark.parametrize(("value", "text"), [(0.0412, "4.1"), (-0.0001, "0.0"), (-0.03, "-3.0")])
 def test_points(value: float, text: str) -> None:
     assert points(value) == text
+
+
+@pytest.mark.parametrize(
+    ("loss", "low", "high", "beginning"),
+    [
+        (0.0125, 0.01, 0.015, "Calibration is worth 1.25 % [1.00 %, 1.50 %] of the tokens"),
+        (-0.002, -0.003, -0.001, "Calibration costs 0.20 % [0.10 %, 0.30 %] of the tokens"),
+        (0.001, -0.001, 0.003, "No difference in tokens a second can be shown: raw confidence"),
+        (0.001, None, None, "Replayed, raw confidence loses 0.10 % of the tokens"),
+        (0.0, 0.0, 0.0, None),
+    ],
+)
+def test_worth_is_claimed_only_beyond_chance(
+    loss: float, low: float | None, high: float | None, beginning: str | None
+) -> None:
+    records = synthetic_records(64, gamma=2)
+    cost = FlatCostTable((1, 4), (10.0, 5.0), 64)
+    measured = throughput(records, Calibration.identity(2), cost, batch_size=2).regret
+    assert measured is not None
+    worth = Throughput(replace(measured, loss=loss, loss_low=low, loss_high=high))
+    found = list(worth_sentences(worth))
+    assert [said.startswith(beginning) for said in found] == [True] if beginning else found == []
+
+
+def test_of_what_is_not_known_nothing_is_said() -> None:
+    assert list(worth_sentences(None)) == list(worth_sentences(Throughput(None, "why"))) == []
+
+
+def test_the_headline_says_how_far_off_and_how_much_is_removed() -> None:
+    """.84 predicted and .80 observed; T brings the prediction to .805: 3.5 of 4.0 points."""
+    temperature = float(np.log(0.84 / 0.16) / np.log(0.805 / 0.195))
+    model = Calibration.from_temperatures([temperature], gamma=1)
+    found = headline(evaluation_report(constant_head(0.84, 0.80), model))
+    assert found == (
+        "Raw confidence is overconfident by 4.0 points at position 1 (survival); "
+        "calibration removes 3.5 of them."
+    )
+    assert headline(evaluation_report(AcceptanceRecords.empty(1), model)) is None
+
+
+def test_positions_that_fell_back_are_named_with_the_reason() -> None:
+    fitted = Calibration.from_temperatures([1.5, 1.0], gamma=2)
+    model = replace(
+        fitted,
+        status=ServingStatus.PARTIAL,
+        position_statuses=(PositionStatus.OK, PositionStatus.TEMPERATURE_CANNOT_FIT),
+        evidence={"positions": [{}, {"reason": "no temperature crosses one half"}]},
+    )
+    assert list(position_sentences(model)) == [
+        "Position 2 keeps T = 1 (temperature cannot fit). no temperature crosses one half"
+    ]
+    assert list(position_sentences(Calibration.identity(2))) == []
