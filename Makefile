@@ -46,9 +46,10 @@ test: test-environment ## the quick tests
 test-slow: test-environment ## the tests that take more than five seconds each
 	@$(pytest) -m slow $(TEST_ARGS)
 
-test-parity: test-environment ## the comparisons with other implementations, SGLang's wheel included
-	@wheel=$$(PYTHON=$(VENV)/bin/python bash tools/sglang_wheel.sh) && \
-		DSPARK_SGLANG_WHEEL=$$wheel $(pytest) -m parity $(TEST_ARGS)
+test-parity: test-environment ## the comparisons with other implementations, the engines' wheels included
+	@sglang=$$(PYTHON=$(VENV)/bin/python bash tools/sglang_wheel.sh) && \
+		vllm=$$(PYTHON=$(VENV)/bin/python bash tools/vllm_wheel.sh) && \
+		DSPARK_SGLANG_WHEEL=$$sglang DSPARK_VLLM_WHEEL=$$vllm $(pytest) -m parity $(TEST_ARGS)
 
 coverage: test-environment ## the quick tests with line and branch coverage
 	@$(pytest) -m "not slow" --cov --cov-report=term $(TEST_ARGS)

@@ -32,8 +32,8 @@ COMMANDS = (
     "record",
 )
 # Commands of commands: the Typer application of its name in the module of its name.
-GROUPS = ("export", "imports", "token", "alerts", "silence")
-_WORDS = {"imports": "import"}  # a keyword of the language names no module
+GROUPS = ("export", "import", "token", "alerts", "silence")
+_MODULES = {"import": "imports"}  # a keyword of the language names no module
 
 app = typer.Typer(
     name="dspark-calib",
@@ -81,9 +81,8 @@ def _register() -> None:
         if find_spec(f"api.commands.{name}") is not None:
             app.command(name)(getattr(import_module(f"api.commands.{name}"), name))
     for name in GROUPS:
-        app.add_typer(
-            getattr(import_module(f"api.commands.{name}"), name), name=_WORDS.get(name, name)
-        )
+        module = _MODULES.get(name, name)
+        app.add_typer(getattr(import_module(f"api.commands.{module}"), module), name=name)
 
 
 _register()

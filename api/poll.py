@@ -76,6 +76,7 @@ class Poll:
         self._longest_wait = settings.max_wait_seconds
         self._most_waiting = settings.max_waiting
         self._unmatched = settings.unmatched_segment
+        self._exploration = settings.exploration_share
         self._count = count
         self._held = 0
 
@@ -135,7 +136,11 @@ class Poll:
 
     def _variant(self, published: Published, query: PollQuery, media: Media) -> Variant:
         return published.variant(
-            gamma=query.gamma, segment=query.segment, media=media, unmatched=self._unmatched
+            gamma=query.gamma,
+            segment=query.segment,
+            media=media,
+            unmatched=self._unmatched,
+            exploration=self._exploration,
         )
 
     async def _held_until(self, drafter: str, after: int, wait: int, receive: Receive) -> bool:

@@ -86,6 +86,7 @@ class Published:
         segment: tuple[tuple[str, str], ...] = (),
         media: Media = "json",
         unmatched: UnmatchedSegment = "pooled",
+        exploration: float | None = None,
     ) -> Variant:
         """Bytes and headers of one variant, made once.
 
@@ -101,6 +102,7 @@ class Published:
                 segment=dict(segment),
                 media=media,
                 unmatched=unmatched,
+                exploration=exploration,
             )
             found = self._made(body, media)
             if len(self._variants) >= _MOST_VARIANTS:

@@ -192,6 +192,9 @@ class PublicationDocument(_Answer):
     fitted_at: str | None
     published_at: str
     valid_until: str | None = Field(description="from then on clients call it stale")
+    exploration: float | None = Field(
+        None, description="share of steps to verify in full by a coin; absent: none"
+    )
     evidence: JsonObject
     digest: Digest | None = Field(
         description="SHA-256 of key and numbers of the revision; null where no revision holds them"

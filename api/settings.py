@@ -115,6 +115,13 @@ class Settings(BaseSettings):
         description="what a sampling temperature or acceptance rule that no row had gets, and any "
         "segment where a revision has none: numbers of its parent, flagged, or identity",
     )
+    exploration_share: float = Field(
+        0.0,
+        ge=0,
+        le=0.05,
+        description="share of steps that engines which can are asked to verify in full, so that "
+        "late positions are seen under load too; 0: none",
+    )
     retention_days: Seconds | None = Field(
         30.0, description="age from which telemetry is removed; none keeps it"
     )

@@ -87,12 +87,12 @@ def running_client(url: str, **options: Any) -> Iterator[CalibrationClient]:
 
 
 @contextmanager
-def publishing(service: StandInService) -> Iterator[None]:
+def publishing(service: StandInService, seconds: float = 0.1) -> Iterator[None]:
     over = threading.Event()
 
     def publish() -> None:
         number = 0
-        while not over.wait(0.1):
+        while not over.wait(seconds):
             number += 1
             service.publish([1.0 + number / 1e6] * GAMMA, gamma=GAMMA)
 

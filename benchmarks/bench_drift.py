@@ -189,8 +189,8 @@ def best_seconds(work: Callable[[], Any]) -> float:
     return min(spent)
 
 
-def cost() -> dict[str, Any]:
-    rows = heads_traffic(np.random.default_rng(0), 200_000).served()
+def cost(size: int = 200_000) -> dict[str, Any]:
+    rows = heads_traffic(np.random.default_rng(0), size).served()
     levels = DriftLevels.standard(GAMMA)
     found = {
         name: len(rows) / best_seconds(lambda first=first: first(rows))
@@ -203,7 +203,7 @@ def cost() -> dict[str, Any]:
     )
     if river_drift is not None:
         numbers = survival_residual(rows).tolist()
-        for name, count in (("ADWIN", 200_000), ("PageHinkley", 200_000), ("KSWIN", 2000)):
+        for name, count in (("ADWIN", size), ("PageHinkley", size), ("KSWIN", size // 100)):
             detector = getattr(river_drift, name)()
 
             def work(detector: Any = detector, count: int = count) -> None:
@@ -237,8 +237,8 @@ def null(rows: int, seed: int) -> dict[str, Any]:
     return result
 
 
-def run_length(seeds: int) -> dict[str, Any]:
-    cut, result = 20_000, {}
+def run_length(seeds: int, cut: int = 20_000) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for traffic_name, make in NULLS.items():
         for name, first in (
             ("lr_0_1e3", likelihood_ratio(0.0, 1e3)),
@@ -256,10 +256,12 @@ def run_length(seeds: int) -> dict[str, Any]:
     return result
 
 
-def delay(seeds: int) -> dict[str, Any]:
+def delay(seeds: int, after: int = AFTER) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for drift_name, said in DRIFTS.items():
-        streams = [stale(np.random.default_rng([12, seed]), said) for seed in range(seeds)]
+        streams = [
+            stale(np.random.default_rng([12, seed]), said, BEFORE + after) for seed in range(seeds)
+        ]
         for name, first in detectors().items():
             if "KSWIN" in name:  # it alarms every few hundred rows: a delay would mean nothing
                 continue

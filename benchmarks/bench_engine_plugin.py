@@ -4,11 +4,13 @@
 
 One process holds two engines that step as SGLang does (tests/client/plugins/sglang/host.py). What
 is timed is the call that ends a verify step: once as the hook registry makes it without a plugin,
-once with the plugin attached while its poller and uploader work against a local service that
-publishes ten times a second. Both are timed in turn, many short repeats of each.
+once with the plugin attached while its poller and uploader work against a service in another
+process, which publishes every ten seconds. Both are timed in turn, many short repeats of each.
 
 * rank 0: telemetry of every row, a broadcast of one rank every 32 steps
 * other rank: no telemetry
+* paced: rank 0 at 100 steps a second, time of the clock on the wall: what the threads of poller
+  and uploader take from the scheduler's is in it
 * unread: rank 0 while the device never comes to its copies: steps are left out and counted
 
 Microseconds of the scheduler's thread (CPU time, median over repeats) for a whole step, and for the
@@ -23,9 +25,12 @@ import json
 import logging
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +56,7 @@ from tests.client.stand_in_service import DRAFTER, KEY, StandInService
 
 GAMMA = 7
 BATCHES = (1, 16, 64, 256)
+PER_SECOND = 100
 
 
 class Operations(TorchDispatchMode):
@@ -125,26 +131,73 @@ def compare(engine: Engine, rows: int, steps: int, repeats: int) -> dict[str, fl
     }
 
 
+def paced(engine: Engine, rows: int, seconds: float, per_second: int) -> dict[str, float]:
+    """Steps at an engine's pace: how long the call takes on the wall, both ways in turn."""
+    step = step_of(rows)
+    waits: dict[str, list[int]] = {"without": [], "with": []}
+    ends = time.monotonic() + seconds
+    with torch.inference_mode():
+        while time.monotonic() < ends:
+            engine.steps += 1
+            for name, call in (("without", plain), ("with", engine.observe)):
+                began = time.perf_counter_ns()
+                call(**step, forward_ct=engine.steps)
+                waits[name].append(time.perf_counter_ns() - began)
+            time.sleep(1.0 / per_second)
+    found = {}
+    for name, nanoseconds in waits.items():
+        ordered = sorted(nanoseconds)
+        found[f"{name} p50"] = round(ordered[len(ordered) // 2] / 1e3, 1)
+        found[f"{name} p99"] = round(ordered[len(ordered) * 99 // 100] / 1e3, 1)
+    return found
+
+
+def serve() -> None:
+    """In a process of its own: what a service does must not be taken for the plugin's cost."""
+    with StandInService() as service, publishing(service, seconds=10.0):
+        print(service.url, flush=True)
+        sys.stdin.read()
+
+
+@contextmanager
+def service_process() -> Iterator[str]:
+    """The address of a local service."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        if process.stdin is None or process.stdout is None:
+            raise SystemExit("the service has no pipes")
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
 def main() -> None:
     logging.getLogger("dspark_calib_client").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.serve:
+        serve()
+        return
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    with StandInService() as service, publishing(service):
-        engine, other, behind = (engine_of(service.url, rank) for rank in (0, 1, 0))
+    with service_process() as url:
+        engine, other, behind = (engine_of(url, rank) for rank in (0, 1, 0))
         for slot in behind.attachment._copies._free:
             slot.event = Never()
+        for rows in (16, 64):
+            found[f"paced, {rows} requests"] = paced(engine, rows, 10.0, PER_SECOND)
         for rows in BATCHES:
             shared = (rows, arguments.steps, arguments.repeats)
             found[f"rank 0, {rows} requests"] = compare(engine, *shared)
         found["other rank, 64 requests"] = compare(other, 64, arguments.steps, arguments.repeats)
         found["unread, 64 requests"] = compare(behind, 64, arguments.steps, arguments.repeats)
+        step = step_of(64)
         with Operations() as operations, torch.inference_mode():
-            engine.observe(**step_of(64), forward_ct=engine.steps + 1)
+            engine.observe(**step, forward_ct=engine.steps + 1)
         status = engine.attachment.status()
         left_out = behind.attachment.status()["steps_left_out"]
         for one in (engine, behind):

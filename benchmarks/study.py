@@ -57,7 +57,7 @@ def accuracy_part(
     """SGLang's fitter and ours at one number of rows."""
     return (
         lambda: study_accuracy.accuracy(rows, seeds, 200_000, shapes),
-        lambda: study_accuracy.accuracy(500, 1, 2000, shapes[-1:]),
+        lambda: study_accuracy.accuracy(300, 1, 500, shapes[-1:]),
     )
 
 
@@ -67,16 +67,17 @@ def peers_part(
     """The other libraries at one number of rows."""
     return (
         lambda: study_accuracy.peers(rows, seeds, 100_000, shapes),
-        lambda: study_accuracy.peers(500, 1, 1000, shapes[-1:]),
+        lambda: study_accuracy.peers(300, 1, 500, shapes[-1:]),
     )
 
 
 # By name: in full, and quick. Cheap and telling parts first.
 PARTS: Parts = {
     "accuracy_1k": accuracy_part(1000, 4),
-    "real": (real, lambda: real(peers=False, limit=2000)),
-    "gate": (lambda: study_gate.gate(100, 60, 20), lambda: study_gate.gate(3, 1, 1)),
-    "drift_delay": (lambda: bench_drift.delay(4), lambda: bench_drift.delay(1)),
+    "real": (real, lambda: real(peers=False, limit=400)),
+    "gate": (lambda: study_gate.gate(100, 60), lambda: study_gate.gate(1, 1)),
+    "gate_better": (lambda: study_gate.better(60), lambda: study_gate.better(1)),
+    "drift_delay": (lambda: bench_drift.delay(4), lambda: bench_drift.delay(1, after=500)),
     "accuracy_10k": accuracy_part(10_000, 2),
     "segments": (
         lambda: segments(
@@ -84,25 +85,28 @@ PARTS: Parts = {
             2,
             51_200,
         ),
-        lambda: segments([(ALIKE, 1000)], 1, 5120),
+        lambda: segments([(ALIKE, 500)], 1, 1280),
     ),
     "accuracy_100k": accuracy_part(100_000, 1, study_accuracy.LEAKS),
-    "cost_100k": (lambda: cost(100_000, 2), lambda: cost(2000, 1, memory=False)),
-    "drift_null": (lambda: bench_drift.null(1_000_000, 0), lambda: bench_drift.null(5000, 0)),
+    "cost_100k": (lambda: cost(100_000, 2), lambda: cost(500, 1, memory=False)),
+    "drift_null": (lambda: bench_drift.null(1_000_000, 0), lambda: bench_drift.null(500, 0)),
     "scores": (
         lambda: study_accuracy.scores(10_000, 51_200),
-        lambda: study_accuracy.scores(1000, 2560),
+        lambda: study_accuracy.scores(300, 1280),
     ),
     "cost_1m": (
         lambda: cost(1_000_000, 1, peers=False),
-        lambda: cost(2000, 1, memory=False, peers=False),
+        lambda: cost(500, 1, memory=False, peers=False),
     ),
     "peers_1k": peers_part(1000, 2),
     "peers_10k": peers_part(10_000, 1),
-    "drift_cost": (bench_drift.cost, bench_drift.cost),
-    "drift_long": (lambda: bench_drift.long_run(5_000_000), lambda: bench_drift.long_run(50_000)),
-    "drift_extra": (lambda: study_drift.extra(4), lambda: study_drift.extra(1)),
-    "drift_run_length": (lambda: bench_drift.run_length(60), lambda: bench_drift.run_length(1)),
+    "drift_cost": (bench_drift.cost, lambda: bench_drift.cost(2000)),
+    "drift_long": (lambda: bench_drift.long_run(5_000_000), lambda: bench_drift.long_run(5000)),
+    "drift_extra": (lambda: study_drift.extra(4), lambda: study_drift.extra(1, rows=1500)),
+    "drift_run_length": (
+        lambda: bench_drift.run_length(60),
+        lambda: bench_drift.run_length(1, cut=1000),
+    ),
     "peers_100k": peers_part(100_000, 1, ("leak .18",)),
 }
 

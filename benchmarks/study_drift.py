@@ -13,7 +13,6 @@ import numpy as np
 from scipy.special import expit, logit
 
 from benchmarks.bench_drift import (
-    AFTER,
     BEFORE,
     DRIFTS,
     GAMMA,
@@ -30,7 +29,7 @@ from monitoring.detectors.observations import Observations
 from tests.monitoring.traffic import heads_traffic
 
 SEGMENTS = 10
-START_ROWS = 60_000
+ROWS = 60_000
 
 
 def summary(found: list[int | None]) -> dict[str, Any]:
@@ -49,7 +48,7 @@ def first_rows(first: Detector, streams: list[Observations]) -> dict[str, Any]:
     return summary([None if alarm is None else alarm[0] + 1 for alarm in found])
 
 
-def wrong_from_the_start(seeds: int) -> dict[str, Any]:
+def wrong_from_the_start(seeds: int, rows: int) -> dict[str, Any]:
     """Rows to the first alarm when calibration was never right."""
     result: dict[str, Any] = {}
     for name in ("T x 1.25", "T x 1.6", "shift -0.3"):
@@ -57,8 +56,8 @@ def wrong_from_the_start(seeds: int) -> dict[str, Any]:
         streams = []
         for seed in range(seeds):
             rng = np.random.default_rng([14, seed])
-            traffic = heads_traffic(rng, START_ROWS)
-            age = np.arange(START_ROWS)[:, None]
+            traffic = heads_traffic(rng, rows)
+            age = np.arange(rows)[:, None]
             c = said(traffic.conditional, age, rng).astype(np.float32)
             survival = np.cumprod(c, axis=1, dtype=np.float32)
             streams.append(Observations(c, traffic.verified, traffic.accepted, survival))
@@ -67,17 +66,16 @@ def wrong_from_the_start(seeds: int) -> dict[str, Any]:
     return result
 
 
-def one_segment(seeds: int) -> dict[str, Any]:
+def one_segment(seeds: int, rows: int) -> dict[str, Any]:
     """A tenth of the rows moves to T × 1.6: one pooled stream, and one a segment."""
     alone, pooled = likelihood_ratio(0.01, 1e6 * SEGMENTS), likelihood_ratio(0.01, 1e6)
     found: dict[str, list[int | None]] = {"stream a segment": [], "one pooled stream": []}
     wrong = 0
     for seed in range(seeds):
         rng = np.random.default_rng([15, seed])
-        rows = BEFORE + AFTER
-        traffic = heads_traffic(rng, rows)
-        segment = rng.integers(0, SEGMENTS, rows)
-        moved = (segment == 0) & (np.arange(rows) >= BEFORE)
+        traffic = heads_traffic(rng, BEFORE + rows)
+        segment = rng.integers(0, SEGMENTS, len(traffic))
+        moved = (segment == 0) & (np.arange(len(traffic)) >= BEFORE)
         c = expit(np.where(moved, 1.6, 1.0)[:, None] * logit(traffic.conditional))
         observed = Observations(c.astype(np.float32), traffic.verified, traffic.accepted)
         alarm = pooled(observed)
@@ -90,13 +88,13 @@ def one_segment(seeds: int) -> dict[str, Any]:
                 found["stream a segment"].append(row)
             else:
                 wrong += alarm is not None
-    return {name: summary(rows) for name, rows in found.items()} | {
+    return {name: summary(alarms) for name, alarms in found.items()} | {
         "calibrated_segments_flagged": wrong,
         "calibrated_segments": seeds * (SEGMENTS - 1),
     }
 
 
-def benign(seeds: int, rows: int = 20_000) -> dict[str, Any]:
+def benign(seeds: int, rows: int) -> dict[str, Any]:
     """Runs with an alarm while traffic changes and calibration holds."""
     streams = [drifting(np.random.default_rng([16, seed]), rows).served() for seed in range(seeds)]
     used = {"lr_act": likelihood_ratio(0.01, 1e6), "betting_R": betting(0.01, 1e6)}
@@ -111,9 +109,9 @@ def benign(seeds: int, rows: int = 20_000) -> dict[str, Any]:
     return {name: first_rows(first, streams) for name, first in used.items()}
 
 
-def extra(seeds: int) -> dict[str, Any]:
+def extra(seeds: int, rows: int = ROWS) -> dict[str, Any]:
     return {
-        "wrong_from_the_start": wrong_from_the_start(seeds),
-        "one_segment": one_segment(seeds),
-        "benign": benign(seeds),
+        "wrong_from_the_start": wrong_from_the_start(seeds, rows),
+        "one_segment": one_segment(seeds, rows),
+        "benign": benign(seeds, rows // 3),
     }

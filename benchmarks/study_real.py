@@ -61,7 +61,7 @@ def segment_arms(fit: AcceptanceRecords, judged: AcceptanceRecords) -> dict[str,
 
 def trimmed(records: AcceptanceRecords) -> AcceptanceRecords:
     """The same rows as a scheduler would have left them."""
-    columns = {name: v for name, v in records.columns.items() if v is not None}
+    columns = {name: v for name, v in records.columns().items() if v is not None}
     lengths = np.minimum(trimmed_lengths(records.confidence_logits, REQUESTS), records.verified)
     columns |= {
         "verified": lengths,
@@ -99,8 +99,8 @@ def judged_arms(judged: AcceptanceRecords, predicted: dict[str, Any]) -> dict[st
             "low": float(np.mean([m.debiased_ece_low or 0.0 for m in view])),
             "high": float(np.mean([m.debiased_ece_high or 0.0 for m in view])),
             "theta_against_segments": -report.loss,
-            "theta_low": None if report.high is None else -report.high,
-            "theta_high": None if report.low is None else -report.low,
+            "theta_low": None if report.loss_high is None else -report.loss_high,
+            "theta_high": None if report.loss_low is None else -report.loss_low,
             "forecast_bias": report.candidate.forecast_bias,
         }
     return found
@@ -113,13 +113,15 @@ def _ranked(survival: Any) -> Any:
 def real(peers: bool = True, limit: int | None = None) -> dict[str, Any]:
     records = read_parquet(shipped_telemetry(), GAMMA).fitting_rows()
     split = split_by_prompt(records, evaluation_share=EVALUATION_SHARE)
-    fit = split.fit if limit is None else split.fit.select(slice(0, limit))
+    fit, judged = split.fit, split.evaluation
+    if limit is not None:
+        fit, judged = fit.select(slice(0, limit)), judged.select(slice(0, limit))
     result: dict[str, Any] = {
         "fit_rows": len(fit),
-        "judged_rows": len(split.evaluation),
+        "judged_rows": len(judged),
         "judged_prompts": split.evaluation_keys,
     }
     for name, rows in (("full", fit), ("trimmed", trimmed(fit))):
         beside = peers and name == "full"
-        result[name] = judged_arms(split.evaluation, survivals(rows, split.evaluation, beside))
+        result[name] = judged_arms(judged, survivals(rows, judged, beside))
     return result

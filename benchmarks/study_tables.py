@@ -239,15 +239,27 @@ def gate(parts: Sequence[Document]) -> str:
             percent(day["upper_bound"]),
         ]
     )
-    first = table(["promoted in error", "found", "95 % bound"], rows)
-    second = table(
-        ["stale champion; challenger fitted on 3,000 rows", "promoted", "median rows"],
+    return table(["promoted in error", "found", "95 % bound"], rows)
+
+
+def gate_better(parts: Sequence[Document]) -> str:
+    return table(
         [
-            [name, f"{entry['promoted']} of {entry['runs']}", count(entry["median_rows"])]
-            for name, entry in found["better"].items()
+            "stale champion; challenger fitted on 3,000 rows",
+            "promoted",
+            "within rows",
+            "median rows",
+        ],
+        [
+            [
+                name,
+                f"{entry['promoted']} of {entry['runs']}",
+                count(entry["rows"]),
+                count(entry["median_rows"]),
+            ]
+            for name, entry in parts[0]["result"].items()
         ],
     )
-    return f"{first}\n\n{second}"
 
 
 def real(parts: Sequence[Document]) -> str:
@@ -329,17 +341,21 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[Sequence[Document]], str]]]
     "drift_delay": (("drift_delay",), drift_delay),
     "drift_extra": (("drift_extra",), drift_extra),
     "gate": (("gate",), gate),
+    "gate_better": (("gate_better",), gate_better),
     "real": (("real",), real),
 }
 
 
 def render(parts: Document, replays: Document) -> dict[str, str]:
-    """Sections by the name of their markers, of the parts that are there."""
+    """Sections by the name of their markers; parts without a result are named as such."""
     found = {}
     for name, (wanted, section) in SECTIONS.items():
         there = [parts[part] for part in wanted if part in parts]
-        if there:
-            found[name] = section(there) + "\n\n" + conditions(there)
+        text = [section(there), conditions(there)] if there else []
+        missing = " ".join(part for part in wanted if part not in parts)
+        if missing:
+            text.append(f"*No result yet: `python benchmarks/study.py --only {missing}`.*")
+        found[name] = "\n\n".join(text)
     if replays:
         found["replay"] = replay(replays)
     return found

@@ -69,7 +69,9 @@ def _accuracy(parts: Document) -> Iterator[Line]:
             if t not in won
         ]
         found = f"{len(won)} of {len(leaks)}" + (f"; not {', '.join(lost)}" if lost else "")
-        yield "served temperatures below SGLang's ECE", "everywhere", found, not lost
+        sizes = ", ".join(f"{rows:,}" for rows in sorted({t["rows"] for t in leaks}))
+        what = f"served temperatures below SGLang's ECE, {sizes} rows"
+        yield what, "everywhere", found, not lost
     for table_ in leaks:
         if table_["rows"] == 100_000 and table_["trimmed"]:
             limit = 0.005 if table_["shape"] == "leak 0" else 0.01
@@ -149,6 +151,9 @@ def _gate(parts: Document) -> Iterator[Line]:
     shown = f"{day['days_with_a_promotion']} of {day['days']}"
     met = day["days_with_a_promotion"] / day["days"] <= 0.05
     yield "days of hourly challengers with a wrong promotion", "≤ 5 %", shown, met
-    median = found["better"]["T x 1.25"]["median_rows"]
+    better = _result(parts, "gate_better")
+    if better is None:
+        return
+    median = better["T x 1.25"]["median_rows"]
     met = median is not None and median <= 1000
     yield "a better one (T x 1.25) is promoted after (median)", "≤ 1,000 rows", count(median), met

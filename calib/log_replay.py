@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.conditional_likelihood import ConditionalLikelihood
-from calib.cost_table import CostTable
+from calib.cost_table import AdditiveCostTable, CostTable, FlatCostTable
+from calib.cost_table_staircase import StaircaseCostTable
 from calib.errors import FitRefusedError
 from calib.labels import observed_mask
 from calib.pair_sketch import PairSketch
@@ -25,10 +26,20 @@ from calib.replay_doubly_robust import DoublyRobustOutcomes
 from calib.replay_outcomes import FullyVerified, ReplayOutcomes
 from calib.replay_schedule import Policy
 from calib.row_hashes import cluster_hashes
+from calib.segment_fitting import fit_segments
+from calib.segment_sketches import SegmentSketches
+from calib.segment_tags import POOL
+from calib.segmented_survival import segmented_survival
 from calib.statuses import Refusal
 from calib.survival_model import SurvivalModel, fit_survival_model
 
-__all__ = ["cross_fitted_survival", "log_outcomes", "replay_log", "usual_requests"]
+__all__ = [
+    "cross_fitted_survival",
+    "engine_policy",
+    "log_outcomes",
+    "replay_log",
+    "usual_requests",
+]
 
 FOLDS = 2
 MINIMUM_LABELS = 30  # observed at a position in a half before its model speaks for the other
@@ -39,7 +50,7 @@ def replay_log(
     cost: CostTable,
     *,
     batch_size: int | None = None,
-    policy: Policy = "early_stop",
+    policy: Policy | None = None,
     outcomes: ReplayOutcomes | None = None,
 ) -> ThroughputReplay:
     """Prepare a log for replay, whatever was verified.
@@ -49,7 +60,7 @@ def replay_log(
         cost: step curve of the engine.
         batch_size: requests of a step; the log's own steps when None, or steps of its usual size
             where none of them is whole.
-        policy: how steps are scheduled.
+        policy: how steps are scheduled; :func:`engine_policy` when None.
         outcomes: of :func:`log_outcomes`, where it is asked for more than once.
 
     Raises:
@@ -57,15 +68,27 @@ def replay_log(
         ConfigurationError: steps are unknown and no size is stated.
     """
     told = log_outcomes(records) if outcomes is None else outcomes
+    how = engine_policy(cost) if policy is None else policy
     try:
-        return ThroughputReplay.of(
-            records, cost, batch_size=batch_size, policy=policy, outcomes=told
-        )
+        return ThroughputReplay.of(records, cost, batch_size=batch_size, policy=how, outcomes=told)
     except FitRefusedError:
         usual = usual_requests(records)
         if batch_size is not None or usual is None:
             raise
-        return ThroughputReplay.of(records, cost, batch_size=usual, policy=policy, outcomes=told)
+        return ThroughputReplay.of(records, cost, batch_size=usual, policy=how, outcomes=told)
+
+
+def engine_policy(cost: CostTable) -> Policy:
+    """How an engine with such a table schedules: lagged with SGLang's and vLLM's, else Algorithm 1.
+
+    Their tables are staircases, and early stop waits before the first step that costs more than its
+    next token brings, however much lies beyond it (paper §5.2).
+
+    Args:
+        cost: step curve.
+    """
+    tables = (FlatCostTable, AdditiveCostTable, StaircaseCostTable)
+    return "lagged" if isinstance(cost, tables) else "early_stop"
 
 
 def log_outcomes(records: AcceptanceRecords) -> ReplayOutcomes:
@@ -96,7 +119,7 @@ def cross_fitted_survival(
         _refuse_unseen(other)
         mine = half == fold
         if mine.any():
-            survival[mine] = _model(other).survival(records.confidence_logits[mine])
+            survival[mine] = _survival(other, records.select(mine))
     return survival
 
 
@@ -116,6 +139,15 @@ def usual_requests(records: AcceptanceRecords) -> int | None:
     stated = records.step_requests
     known = None if stated is None else stated[stated > 0]
     return None if known is None or not len(known) else int(np.median(known))
+
+
+def _survival(fit: AcceptanceRecords, rows: AcceptanceRecords) -> NDArray[np.float32]:
+    """By segment where rows have tags: a pooled model would favour pooled numbers."""
+    pooled = _model(fit)
+    segments = fit_segments(SegmentSketches.from_records(fit))
+    if set(segments.segments) == {POOL}:
+        return pooled.survival(rows.confidence_logits)
+    return segmented_survival(segments, pooled, rows)
 
 
 def _model(records: AcceptanceRecords) -> SurvivalModel:

@@ -201,9 +201,10 @@ def schedule_lagged(
     Raises:
         ScheduleError: as :func:`capacity_unconstrained` and :func:`allocate`.
     """
-    options = {"survival_floor": survival_floor}
-    capacity = capacity_unconstrained(survival_lagged, cost, limits=limits, **options)
-    verified = allocate(survival, capacity, limits=limits, **options)
+    capacity = capacity_unconstrained(
+        survival_lagged, cost, survival_floor=survival_floor, limits=limits
+    )
+    verified = allocate(survival, capacity, survival_floor=survival_floor, limits=limits)
     return forecast(verified, survival, cost)
 
 

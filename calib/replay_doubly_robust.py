@@ -113,7 +113,8 @@ class DoublyRobustOutcomes:
         weights = np.where(self._beyond, self._weights, 0.0)
         squared = (weights**2).sum(axis=0)
         total = weights.sum(axis=0) ** 2
-        return np.divide(total, squared, out=np.zeros_like(total), where=squared > 0.0)
+        count: Floats = np.divide(total, squared, out=np.zeros_like(total), where=squared > 0.0)
+        return count
 
 
 def _observed(records: AcceptanceRecords, position: NDArray[np.int64]) -> Mask:

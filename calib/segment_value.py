@@ -21,8 +21,9 @@ from calib.records import AcceptanceRecords
 from calib.regret import ThroughputReplay
 from calib.segment_tags import SegmentBuckets, SegmentKey, leaf_segments
 
-__all__ = ["SegmentValue", "segment_values"]
+__all__ = ["MOST_SEGMENTS", "SegmentValue", "segment_values"]
 
+MOST_SEGMENTS = 24
 _SEGMENT_TAGS = ("acceptance_rule", "sampling_temperature", "domain", "adapter")
 
 
@@ -68,6 +69,7 @@ def segment_values(
     raw: ArrayLike,  # [N, γ] of raw confidence
     *,
     tags: Sequence[str] | None = None,
+    most: int = MOST_SEGMENTS,
     replicates: int = 300,
     seed: int = 0,
 ) -> list[SegmentValue]:
@@ -79,6 +81,7 @@ def segment_values(
         raw: what would be without.
         tags: that tell segments apart; those the log knows of rule, temperature, domain and adapter
             when None.
+        most: segments that are looked at, those of most rows.
         replicates: of the bootstrap.
         seed: of the bootstrap.
 
@@ -92,7 +95,7 @@ def segment_values(
     whole = replay.theta(mine)
     lengths = replay.lengths(mine)
     found = []
-    for key, member in _segments(records, tags):
+    for key, member in _segments(records, tags)[:most]:
         rows = np.flatnonzero(member & (lengths >= 0))
         if not len(rows):
             continue
@@ -119,10 +122,12 @@ def segment_values(
 def _segments(
     records: AcceptanceRecords, tags: Sequence[str] | None
 ) -> list[tuple[SegmentKey, NDArray[np.bool_]]]:
+    """Segments and their rows, the largest first."""
     known = tuple(
         tag
         for tag in (_SEGMENT_TAGS if tags is None else tags)
         if getattr(records, tag) is not None
     )
     codes, keys = leaf_segments(records, SegmentBuckets(), known)
-    return [(key, codes == code) for code, key in enumerate(keys)]
+    largest = np.argsort(-np.bincount(codes, minlength=len(keys)), kind="stable")
+    return [(keys[code], codes == code) for code in largest.tolist()]

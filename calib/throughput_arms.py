@@ -22,17 +22,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib.calibration import Calibration
+from calib.calibration import Calibration, Form
 from calib.conditional_likelihood import ConditionalLikelihood
 from calib.errors import CalibrationError, FitRefusedError
 from calib.pair_sketch import PairSketch
 from calib.records import AcceptanceRecords
 from calib.replay_outcomes import FullyVerified
 from calib.segment_fitting import fit_segments
+from calib.segment_model import SegmentModel
 from calib.segment_projection import project_segments
 from calib.segment_serving import SegmentTable
 from calib.segment_sketches import SegmentSketches
 from calib.segment_tags import POOL
+from calib.segmented_survival import segmented_survival
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from calib.statuses import Refusal
 from calib.survival_model import SurvivalModel, fit_survival_model, pair_folds
@@ -82,6 +84,7 @@ class _Fits:
     affine: ConditionalLikelihood
     model: SurvivalModel
     pooled: dict[str, Calibration] = field(default_factory=dict)
+    segments: SegmentModel | None = None
     table: SegmentTable | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
@@ -129,8 +132,8 @@ def fit_arms(
         MappingProxyType(survival),
         MappingProxyType(fitted),
         MappingProxyType(missing),
-        fits.model.survival(judged.confidence_logits),
-        fits.model.survival(fit.confidence_logits),
+        _baseline(fits, judged),
+        _baseline(fits, fit),
         fits.table,
         truth is not None,
     )
@@ -160,15 +163,22 @@ def _fit_all(records: AcceptanceRecords) -> _Fits:
     return fits
 
 
+def _baseline(fits: _Fits, rows: AcceptanceRecords) -> Survival:
+    """The most flexible model there is: a pooled one would favour pooled arms on trimmed rows."""
+    if fits.segments is None:
+        return fits.model.survival(rows.confidence_logits)
+    return segmented_survival(fits.segments, fits.model, rows)
+
+
 def _survival(fits: _Fits, name: str, rows: AcceptanceRecords) -> Survival:
     if name == "segmented" and fits.table is not None:
         return fits.table.survival(rows, "affine")
     calibration = fits.pooled[name]
-    form = _form(calibration) if name == "affine" else "temperatures"
+    form: Form = _form(calibration) if name == "affine" else "temperatures"
     return calibration.survival(rows.confidence_logits, form=form)
 
 
-def _form(calibration: Calibration) -> Any:
+def _form(calibration: Calibration) -> Form:
     return "temperatures" if calibration.slopes is None else "affine"
 
 
@@ -216,6 +226,7 @@ def _segments(fits: _Fits) -> SegmentTable | None:
     fitted = fit_segments(SegmentSketches.from_records(fits.records))
     if set(fitted.segments) == {POOL}:
         return None
+    fits.segments = fitted
     model = None if fits.model.is_product else fits.model
     # Segments carry the affine form only where the pool does.
     return project_segments(

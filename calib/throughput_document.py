@@ -14,6 +14,7 @@ from calib.calibration import Calibration
 from calib.cost_table import CostTable
 from calib.cost_table_shapes import CurveShape, analytic_cost_table
 from calib.errors import CalibrationError, FitRefusedError
+from calib.log_replay import engine_policy
 from calib.prompt_split import DEFAULT_SALT, split_by_prompt
 from calib.records import AcceptanceRecords
 from calib.regret import ThroughputReplay
@@ -137,7 +138,7 @@ def study_document(
         "rows": {"all": len(records), "fit": len(fit), "judged": len(judged)},
         "excluded": records.exclusion_counts(),
         "split": {"column": kept, "salt": request.salt},
-        "policy": request.rules.policy,
+        "policy": request.rules.policy or "engine's own",
         "outcomes": _outcomes(judged, arms),
         "study": study.to_dict(),
         "segments": _segments(judged, arms, study, request),
@@ -173,7 +174,7 @@ def _segments(
             judged,
             request.curves[best.curve],
             batch_size=best.load,
-            policy=request.rules.policy,
+            policy=request.rules.policy or engine_policy(request.curves[best.curve]),
             outcomes=known_outcomes(judged, arms.baseline),
         )
         values = segment_values(

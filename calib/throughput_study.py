@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib.cost_table import CostTable
 from calib.errors import ConfigurationError, FitRefusedError
+from calib.log_replay import engine_policy
 from calib.records import AcceptanceRecords
 from calib.regret import ThroughputReplay
 from calib.replay_doubly_robust import DoublyRobustOutcomes
@@ -55,14 +56,15 @@ class StudyRules:
 
     Attributes:
         loads: requests of a step.
-        policy: how steps are scheduled.
+        policy: how steps are scheduled; what an engine with such a table runs when None
+            (:func:`calib.log_replay.engine_policy`).
         thresholds: candidates of the static threshold on raw conditional confidence.
         replicates: of the bootstrap.
         seed: of the bootstrap.
     """
 
     loads: Sequence[int] = LOADS
-    policy: Policy = "early_stop"
+    policy: Policy | None = None
     thresholds: Sequence[float] = THRESHOLDS
     replicates: int = 300
     seed: int = 0
@@ -181,10 +183,11 @@ def throughput_study(
     cells: list[StudyCell] = []
     skipped = []
     for name, cost in curves.items():
+        policy = chosen.policy or engine_policy(cost)
         for load in chosen.loads:
             try:
                 replay = ThroughputReplay.of(
-                    judged, cost, batch_size=load, policy=chosen.policy, outcomes=outcomes
+                    judged, cost, batch_size=load, policy=policy, outcomes=outcomes
                 )
                 before = ThroughputReplay.of(fit, cost, batch_size=load, outcomes=learned)
             except FitRefusedError:
@@ -224,8 +227,8 @@ def _cells(
     rules: StudyRules,
 ) -> Iterator[StudyCell]:
     found: dict[str, tuple[ThetaReplay, float | None]] = {}
-    for arm, lengths, setting in _static(replay, before, rules):
-        found[arm] = replay.theta_of(lengths), setting
+    for name, lengths, number in _static(replay, before, rules):
+        found[name] = replay.theta_of(lengths), number
     for arm, survival in arms.survival.items():
         found[arm] = replay.theta(survival), None
     raw = found["raw"][0]
@@ -271,4 +274,5 @@ def lengths_above(records: AcceptanceRecords, threshold: float) -> Lengths:
     with np.errstate(divide="ignore"):
         odds = float(np.log(threshold) - np.log1p(-threshold)) if threshold < 1.0 else np.inf
     stays = np.logical_and.accumulate(records.confidence_logits >= odds, axis=1)
-    return stays.sum(axis=1, dtype=np.int64)
+    lengths: Lengths = stays.sum(axis=1, dtype=np.int64)
+    return lengths

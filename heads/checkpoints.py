@@ -26,6 +26,7 @@ from torch import Tensor
 from calib.atomic_files import write_bytes_atomically
 from calib.canonical_json import parse_json_object, plain_json
 from calib.errors import FormatError, TargetLoadError
+from heads.checkpoint_names import is_training_only, plain_name
 from heads.configuration import DrafterConfiguration
 from heads.drafter import Drafter
 from heads.targets import HuggingFaceTarget
@@ -102,7 +103,7 @@ def load_drafter(
 
     Args:
         folder: written by :func:`save_drafter`, or a dense checkpoint of DeepSpec; names may
-            begin with ``model.``.
+            begin with ``model.`` or ``dspark.``.
         target: the target it was trained for.
         new_confidence_head: leave the saved confidence head, if any, and start a new one.
 
@@ -184,7 +185,9 @@ def _read_tensors(folder: Path, values: Mapping[str, Any]) -> dict[str, Tensor]:
         tensors = load_safetensors(data)
     except SafetensorError as error:
         raise FormatError(path, f"no safetensors file ({error})", "copy it again") from error
-    return {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
+    return {
+        plain_name(name): tensor for name, tensor in tensors.items() if not is_training_only(name)
+    }
 
 
 def _check_target(configuration: DrafterConfiguration, target: HuggingFaceTarget) -> None:

@@ -31,7 +31,7 @@ from monitoring.drift_monitor import fold
 from monitoring.ingest import records_of
 from monitoring.loop_actions import carry_out
 from monitoring.loop_decisions import Alarm, Decision, Promote
-from monitoring.loop_regret import REPLAYED_ROWS, promotion_loss, theta_loss
+from monitoring.loop_regret import REPLAYED_ROWS, promotion_worth, theta_loss, with_worth
 from monitoring.loop_settings import LoopSettings
 from monitoring.monitor_state import MonitorState, start_monitor
 from monitoring.monitor_state_bytes import state_from_bytes, state_to_bytes
@@ -384,9 +384,15 @@ class ClosedLoop:
         if any(isinstance(each, Promote) for each in decisions) and turn.challenger is not None:
             after = 0 if new.trial is None else new.trial.fitted_through
             rows = window_of(self._database, drafter, rows=REPLAYED_ROWS, after_batch=after)
-            fall = promotion_loss(rows.records, cost, turn.champion, turn.challenger)
-            if fall is not None and fall > MAXIMUM_REGRET_INCREASE:
+            worth = promotion_worth(rows.records, cost, turn.champion, turn.challenger)
+            if worth is not None and -worth.gain_high > MAXIMUM_REGRET_INCREASE:
+                fall = -worth.gain_high
                 new, decisions = self._folded(state, turn, known, regret_increase=fall)
+            elif worth is not None:
+                decisions = [
+                    with_worth(each, worth) if isinstance(each, Promote) else each
+                    for each in decisions
+                ]
         loss = None
         for alarm in decisions:
             if isinstance(alarm, Alarm) and alarm.level == "act":

@@ -134,6 +134,7 @@ def render(
     segment: Mapping[str, str] | None = None,
     media: Media = "json",
     unmatched: UnmatchedSegment = "pooled",
+    exploration: float | None = None,
 ) -> bytes:
     """One variant of a publication: equal arguments give equal bytes on every replica.
 
@@ -146,6 +147,8 @@ def render(
         unmatched: what a sampling temperature or acceptance rule that no row had gets, and any
             segment of a revision without segments: ``"pooled"`` (or the parent's) numbers,
             flagged in ``segment``, or ``"identity"``.
+        exploration: share of steps that an engine which can shall verify in full; None or 0
+            leaves it out. SGLang's file never has it.
 
     Raises:
         CalibrationValueError: a longer gamma than published, or a segment tag that does not exist
@@ -158,7 +161,9 @@ def render(
         raise CalibrationValueError(
             "gamma", gamma, f"{fields['gamma']} positions are published; fit a longer drafter"
         )
-    if media == "json" and gamma == fields["gamma"] and not segment:
+    if media == "json" and exploration:
+        fields["exploration"] = exploration
+    elif media == "json" and gamma == fields["gamma"] and not segment:
         return document
     if segment:
         _choose(fields, match_segment(fields["segments"], segment, unmatched))

@@ -11,17 +11,17 @@
 # %% [markdown]
 # # A first look at one drafter
 #
-# A DSpark drafter proposes γ tokens at once. For each position k its confidence head gives a logit
-# z_k; σ(z_k) should be the probability that the target accepts position k, given that it accepted
-# everything before. The engine multiplies these to survivals a_k and verifies as many positions of
-# each request as pay at the current load.
+# A DSpark drafter proposes γ tokens at once. For each position k its confidence head gives a
+# logit z_k; σ(z_k) should be the probability that the target accepts position k, given that it
+# accepted everything before. The engine multiplies these to survivals a_k and verifies as many
+# positions of each request as pay at the current load.
 #
 # That decision is as good as the probabilities are true. This notebook asks, for one drafter: are
 # they? Would recalibration help? What would it bring?
 #
 # It runs on telemetry that comes with the package: a real drafter and a real target, small ones.
-# To ask the same of **your** drafter, name your files, whatever the format (Parquet or Arrow of this
-# project, or the `.pt` shards that SGLang's collector writes):
+# To ask the same of **your** drafter, name your files, whatever the format (Parquet or Arrow of
+# this project, or the `.pt` shards that SGLang's collector writes):
 #
 # ```
 # DSPARK_TELEMETRY='shards/*.pt' DSPARK_GAMMA=7 python notebooks/01_first_look.py
@@ -54,10 +54,10 @@ print(f"{own.source}: {len(own.records):,} draft blocks, {len(records):,} usable
 # %% [markdown]
 # ## What a row is
 #
-# One row is one block of one request: γ logits, the verified length ℓ (how many positions the target
-# checked) and the accepted length n. It teaches positions up to n + 1 and no further than ℓ: they
-# were accepted, then one was rejected. What comes after was never asked, which is not the same as
-# rejected.
+# One row is one block of one request: γ logits, the verified length ℓ (how many positions the
+# target checked) and the accepted length n. It teaches positions up to n + 1 and no further than
+# ℓ: they were accepted, then one was rejected. What comes after was never asked, which is not the
+# same as rejected.
 
 # %%
 labels, known = conditional_labels(records), observed_mask(records)
@@ -74,9 +74,9 @@ print("   ✓ accepted   ✗ rejected   · not known")
 # %% [markdown]
 # ## What the head says, and what happens
 #
-# Per position: how often the target accepts (given that it got there), and the mean of σ(z_k) on the
-# same rows. The shade shows how many rows reach a position at all: late positions are thin, and what
-# is fitted there rests on few rows.
+# Per position: how often the target accepts (given that it got there), and the mean of σ(z_k) on
+# the same rows. The shade shows how many rows reach a position at all: late positions are thin,
+# and what is fitted there rests on few rows.
 
 # %%
 raw = Calibration.identity(gamma)
@@ -102,14 +102,23 @@ for k in range(gamma):
 #
 # Rows of one prompt share their luck, so the split is by prompt, never by row. The fit is
 # Sequential Temperature Scaling, the paper's own: one temperature per position, left to right, so
-# that the *survival* is right. ECE is the mean gap between claimed and observed over bins of equal
-# width. A perfectly calibrated head does not show zero on finitely many rows, so the level that it
-# would show stands beside.
+# that the *survival* is right. ECE is the mean gap between claimed and observed over bins of
+# equal width. A perfectly calibrated head does not show zero on finitely many rows, so the level
+# that it would show stands beside.
 
 # %%
-parts = split_by_prompt(records)
-fitted = SequentialTemperatureScaling().fit_records(parts.fit).calibration()
-judged = {"raw": evaluate(parts.evaluation, raw), "fitted": evaluate(parts.evaluation, fitted)}
+column = next((c for c in ("prompt", "request") if getattr(records, c) is not None), None)
+if column is not None:
+    parts = split_by_prompt(records, column=column)
+    fit, judge = parts.fit, parts.evaluation
+else:
+    print(
+        "No prompts or requests: earlier rows are fitted on, later rows judged. Too kind a split."
+    )
+    half = len(records) // 2
+    fit, judge = records.select(slice(0, half)), records.select(slice(half, None))
+fitted = SequentialTemperatureScaling().fit_records(fit).calibration()
+judged = {"raw": evaluate(judge, raw), "fitted": evaluate(judge, fitted)}
 print("survival, percent        position " + " ".join(f"{k:6d}" for k in position))
 for name, report in judged.items():
     cells = " ".join(f"{100 * m.ece:6.2f}" for m in report.survival)
@@ -149,21 +158,24 @@ show(figure, "01_reliability")
 # %% [markdown]
 # ## The pool may be honest where its slices are not
 #
-# One vector for all traffic can only mend what all traffic shares. The same question by domain and
-# sampling temperature: how many tokens does the head expect of a fully verified block, and how many
-# come?
+# One vector for all traffic can only mend what all traffic shares. The same question by domain
+# and sampling temperature: how many tokens does the head expect of a fully verified block, and
+# how many come?
 
 # %%
-tagged = records.domain is not None and records.sampling_temperature is not None
+tags = (records.domain, records.sampling_temperature)
+tagged = column is not None and all(tag is not None for tag in tags)
 if tagged:
-    full = parts.evaluation.select(parts.evaluation.verified == gamma)
+    full = judge.select(judge.verified == gamma)
     expected = raw.survival(full.confidence_logits).sum(axis=1)
-    names = sorted({(d, float(t)) for d, t in zip(full.domain, full.sampling_temperature)})
+    names = sorted(
+        {(d, float(t)) for d, t in zip(full.domain, full.sampling_temperature, strict=True)}
+    )
     gaps = []
     for domain, temperature in names:
         mine = (full.domain == domain) & (full.sampling_temperature == np.float32(temperature))
         gap = full.accepted[mine] - expected[mine]
-        prompts = np.unique(full.prompt[mine], return_inverse=True)[1]
+        prompts = np.unique(getattr(full, column)[mine], return_inverse=True)[1]
         sums = np.bincount(prompts, gap - gap.mean())  # rows of a prompt share their luck
         gaps.append((gap.mean(), 1.96 * np.sqrt((sums**2).sum()) / len(gap)))
     middle, half = np.array(gaps).T
@@ -173,15 +185,16 @@ if tagged:
     panel.set_xticks(range(len(names)), [f"{d}\nT = {t:g}" for d, t in names])
     panel.set(title="Accepted tokens beyond the head's expectation, per block", ylabel="tokens")
     show(figure, "01_slices")
-    for (domain, temperature), (mean, spread) in zip(names, gaps):
+    for (domain, temperature), (mean, spread) in zip(names, gaps, strict=True):
         print(f"{domain:>5} at {temperature:g}: {mean:+.3f} ± {spread:.3f} tokens a block")
 
 # %% [markdown]
 # ## What happens after a drafter swap
 #
-# The second shipped file is an earlier build of the same drafter. Its head learned confidence on the
-# text that the drafter itself was trained on, where acceptance is higher than on fresh prompts. An
-# engine that keeps its temperatures over a swap like this one serves those confidences.
+# The second shipped file is an earlier build of the same drafter. Its head learned confidence on
+# the text that the drafter itself was trained on, where acceptance is higher than on fresh
+# prompts. An engine that keeps its temperatures over a swap like this one serves those
+# confidences.
 
 # %%
 early = read_telemetry([str(shipped_telemetry_early())], 7).records.fitting_rows()
@@ -190,7 +203,9 @@ first = swapped.survival[0]
 print(f"earlier build, position 1: claimed {first.mean_prediction:.3f}, was {first.mean_label:.3f}")
 
 figure, axes = panels(2, width=6.0, height=2.9)
-for panel, report, title in zip(axes, (before, swapped), ("This drafter", "Its earlier build")):
+for panel, report, title in zip(
+    axes, (before, swapped), ("This drafter", "Its earlier build"), strict=True
+):
     diagonal(panel)
     reliability(panel, report.survival[0], ORANGE, "s", "raw")
     panel.set(title=f"{title}, position 1", xlabel="claimed survival", xlim=(0, 1), ylim=(0, 1))
@@ -202,15 +217,16 @@ show(figure, "01_swap")
 # ## What it would bring
 #
 # Confidence earns nothing by itself; the schedule made of it does. The judged rows are scheduled
-# again, many requests a step, on a step curve with a knee: up to it a verified token is free, beyond
-# it each costs. Four schedules: verify everything, nothing, by raw confidence, by fitted confidence.
-# Θ is tokens per second; the forecast is the Θ that the scheduler believed in when it chose.
+# again, many requests a step, on a step curve with a knee: up to it a verified token is free,
+# beyond it each costs. Four schedules: verify everything, nothing, by raw confidence, by fitted
+# confidence. Θ is tokens per second; the forecast is the Θ that the scheduler believed in when it
+# chose.
 
 # %%
 load = 64
 curve = analytic_cost_table("kneed", max_batch_tokens=load * (gamma + 1), knee=256)
-replay = ThroughputReplay.of(parts.evaluation, curve, batch_size=load)
-count = len(parts.evaluation)
+replay = ThroughputReplay.of(judge, curve, batch_size=load)
+count = len(judge)
 arms = {
     "verify everything": replay.theta_of(np.full(count, gamma)),
     "verify nothing": replay.theta_of(np.zeros(count, dtype=int)),
@@ -246,5 +262,5 @@ else:
 
 # %% [markdown]
 # Where to go on: `03_methods_and_segments` mends what one temperature cannot, `04_drift` shows a
-# shift being found and mended, `05_worth` asks the last question at every load, and
-# [the quickstart](../docs/quickstart.md) starts the service that does all this by itself.
+# shift being found and mended, `05_worth` asks the last question at every load, and [the
+# quickstart](../docs/quickstart.md) starts the service that does all this by itself.

@@ -13,8 +13,8 @@
 #
 # What confidence should say is a number that nobody has to estimate: given the drafter's
 # distribution q and the target's p, the chance that a drafted token is accepted is known exactly.
-# This notebook derives it for every acceptance rule, checks it by drawing tokens, and shows what the
-# exact labels buy. It needs torch (CPU).
+# This notebook derives it for every acceptance rule, checks it by drawing tokens, and shows what
+# the exact labels buy. It needs torch (CPU).
 
 # %%
 from __future__ import annotations
@@ -33,9 +33,9 @@ from calib.soft_labels import soft_labels
 # %% [markdown]
 # ## One position
 #
-# Rejection sampling accepts x ~ q with probability min(1, p(x)/q(x)), so the chance of acceptance is
-# Σ_v min(q(v), p(v)): what the two distributions share. It is also 1 − TV(q, p), which is why the
-# distance between drafter and target *is* the label.
+# Rejection sampling accepts x ~ q with probability min(1, p(x)/q(x)), so the chance of acceptance
+# is Σ_v min(q(v), p(v)): what the two distributions share. It is also 1 − TV(q, p), which is why
+# the distance between drafter and target *is* the label.
 
 # %%
 draft = torch.tensor([0.42, 0.28, 0.14, 0.08, 0.05, 0.03]).log()
@@ -58,8 +58,9 @@ show(figure, "02_shared_mass")
 # %% [markdown]
 # ## Every rule has its own label
 #
-# Engines mix greedy and sampled requests in a batch, and the formula changes with the rule and with
-# how the drafter picked its token. Drawing a few hundred thousand tokens must agree with each.
+# Engines mix greedy and sampled requests in a batch, and the formula changes with the rule and
+# with how the drafter picked its token. Drawing a few hundred thousand tokens must agree with
+# each.
 
 # %%
 draws = np.random.default_rng(7)
@@ -87,9 +88,9 @@ for (rule, mode), accepted in trials.items():
 # ## Real labels against real acceptance
 #
 # The shipped recording stores both: c* of every verified position from the two distributions, and
-# whether the engine accepted. Grouped by c*, the observed share must lie on the diagonal. If it did
-# not, the labels would belong to another temperature, vocabulary or rule than the engine used; the
-# fit refuses such rows as `label_inconsistent`.
+# whether the engine accepted. Grouped by c*, the observed share must lie on the diagonal. If it
+# did not, the labels would belong to another temperature, vocabulary or rule than the engine
+# used; the fit refuses such rows as `label_inconsistent`.
 
 # %%
 records = read_parquet(shipped_telemetry(), gamma=7).fitting_rows()
@@ -131,9 +132,9 @@ show(figure, "02_labels_and_acceptance")
 # %% [markdown]
 # ## What exact labels buy
 #
-# An accepted/rejected label is a coin thrown with probability c*; the coin's noise goes into the fit.
-# Below, temperatures of position 1 are fitted on many small samples, once with the coin and once
-# with c*. Both aim at the same number; the spread says how many rows each needs.
+# An accepted/rejected label is a coin thrown with probability c*; the coin's noise goes into the
+# fit. Below, temperatures of position 1 are fitted on many small samples, once with the coin and
+# once with c*. Both aim at the same number; the spread says how many rows each needs.
 
 # %%
 sizes = (100, 200, 400, 800, 1600)
@@ -168,10 +169,10 @@ show(figure, "02_what_labels_buy")
 # %% [markdown]
 # ## A trap: zeros that are known for the wrong reason
 #
-# When a block was cut at ℓ and a token before the cut was rejected, survival to k > ℓ is known to be
-# zero. Using those zeros looks free. But rows enter *because* they failed, so the share of successes
-# among known rows is too low. The shipped rows were fully verified, so the truth is known; let a coin
-# cut two thirds of them at ℓ = 3, as an hour of load would, and compare.
+# When a block was cut at ℓ and a token before the cut was rejected, survival to k > ℓ is known to
+# be zero. Using those zeros looks free. But rows enter *because* they failed, so the share of
+# successes among known rows is too low. The shipped rows were fully verified, so the truth is
+# known; let a coin cut two thirds of them at ℓ = 3, as an hour of load would, and compare.
 
 # %%
 cut = 3
@@ -181,8 +182,12 @@ verified = np.where(draws.random(len(accepted)) < 2 / 3, cut, 7)
 stopped = np.minimum(accepted, verified)
 informed = [verified >= k for k in range(1, 8)]
 every = [rows | (stopped < verified) for rows in informed]
-trapped = np.array([(stopped[rows] >= k).mean() for k, rows in zip(range(1, 8), every)])
-honest = np.array([(stopped[rows] >= k).mean() for k, rows in zip(range(1, 8), informed)])
+trapped = np.array(
+    [(stopped[rows] >= k).mean() for k, rows in zip(range(1, 8), every, strict=True)]
+)
+honest = np.array(
+    [(stopped[rows] >= k).mean() for k, rows in zip(range(1, 8), informed, strict=True)]
+)
 figure, (panel,) = panels(1, width=5.4, height=2.6)
 panel.semilogy(range(1, 8), truth, "o-", color=BLUE, label="truth, all verified")
 panel.semilogy(range(1, 8), honest, "x", color=GREEN, markersize=8, label="rows with ℓ ≥ k")
@@ -198,6 +203,6 @@ for k in range(cut, 7):
     )
 
 # %% [markdown]
-# Whether a row informs a statement about position k must be decided before its outcome: ℓ ≥ k does,
-# "we happen to know" does not. The fits of this project take conditional labels up to min(n + 1, ℓ)
-# and impute survival from conditionals.
+# Whether a row informs a statement about position k must be decided before its outcome: ℓ ≥ k
+# does, "we happen to know" does not. The fits of this project take conditional labels up to min(n
+# + 1, ℓ) and impute survival from conditionals.

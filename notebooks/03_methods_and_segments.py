@@ -47,9 +47,9 @@ COLOURS = {"raw": ORANGE, "sts": GREY, "temperature": GREEN, "affine": BLUE, "se
 # %% [markdown]
 # ## What a temperature can and cannot do
 #
-# σ(z/T) turns the curve about one half: it makes a head bolder or shyer. It cannot move a head whose
-# logits lie around zero while the truth lies elsewhere. The earlier build of the shipped drafter is
-# of that kind at its first positions.
+# σ(z/T) turns the curve about one half: it makes a head bolder or shyer. It cannot move a head
+# whose logits lie around zero while the truth lies elsewhere. The earlier build of the shipped
+# drafter is of that kind at its first positions.
 
 # %%
 old = split_by_prompt(early)
@@ -57,7 +57,12 @@ sts = SequentialTemperatureScaling().fit_records(old.fit)
 affine = ConditionalLikelihood("affine", minimum_affine_rows=500).fit_records(old.fit)
 print("sts   ", [str(status) for status in sts.calibration().position_statuses[:3]], "…")
 print("affine", [str(status) for status in affine.affine_statuses_[:3]], "…")
-print("slopes    ", np.round(affine.slopes_[:3], 2), " intercepts", np.round(affine.intercepts_[:3], 2))
+print(
+    "slopes    ",
+    np.round(affine.slopes_[:3], 2),
+    " intercepts",
+    np.round(affine.intercepts_[:3], 2),
+)
 
 raw = Calibration.identity(7)
 moved = affine.calibration()
@@ -93,11 +98,11 @@ show(figure, "03_affine")
 # %% [markdown]
 # ## Trimmed telemetry: the everyday case
 #
-# An engine under load does not verify everything, so most rows are cut. Here the full recording is
-# cut as the prefix scheduler would cut it at growing load. Sequential Temperature Scaling on accepted
-# lengths, as if they were complete, takes "not verified" for "not accepted". The conditional
-# likelihood asks each row only about positions that were verified and reached. Both are judged on
-# untouched rows.
+# An engine under load does not verify everything, so most rows are cut. Here the full recording
+# is cut as the prefix scheduler would cut it at growing load. Sequential Temperature Scaling on
+# accepted lengths, as if they were complete, takes "not verified" for "not accepted". The
+# conditional likelihood asks each row only about positions that were verified and reached. Both
+# are judged on untouched rows.
 
 
 # %%
@@ -131,12 +136,14 @@ for load in loads:
         errors[name].append(evaluate(parts.evaluation, calibration).survival.mean.ece)
     print(
         f"{load:3d} requests a step: {log.verified.mean():.2f} verified a block; ECE of a fit on "
-        f"accepted lengths {errors['sts'][-1]:.2%}, of the likelihood {errors['temperature'][-1]:.2%}"
+        f"lengths {errors['sts'][-1]:.2%}, of the likelihood {errors['temperature'][-1]:.2%}"
     )
 plain = evaluate(parts.evaluation, raw).survival.mean.ece
 
 figure, (panel,) = panels(1, width=5.6, height=2.8)
-panel.plot(loads, 100 * np.array(errors["sts"]), "s-", color=ORANGE, label="STS on accepted lengths")
+panel.plot(
+    loads, 100 * np.array(errors["sts"]), "s-", color=ORANGE, label="STS on accepted lengths"
+)
 panel.plot(loads, 100 * np.array(errors["temperature"]), "o-", color=BLUE, label="likelihood")
 panel.axhline(100 * plain, color=GREY, linestyle="--", linewidth=0.9, label="raw")
 panel.set(title="Survival ECE after a fit on trimmed rows", xlabel="requests a step", ylabel="%")
@@ -147,10 +154,10 @@ show(figure, "03_trimmed")
 # %% [markdown]
 # ## Segments
 #
-# Acceptance depends on what is written and how it is sampled. Segments by sampling temperature and
-# domain get slopes and intercepts of their own, shrunk towards their parents; how strongly is chosen
-# by cross-validated likelihood, so a thin segment stays with the pool. Judged on the other half of
-# the prompts, per segment.
+# Acceptance depends on what is written and how it is sampled. Segments by sampling temperature
+# and domain get slopes and intercepts of their own, shrunk towards their parents; how strongly is
+# chosen by cross-validated likelihood, so a thin segment stays with the pool. Judged on the other
+# half of the prompts, per segment.
 
 # %%
 pooled = ConditionalLikelihood("affine").fit_records(parts.fit).calibration()
@@ -184,7 +191,9 @@ class Affine:
 
 
 judged = parts.evaluation
-names = sorted({(d, float(t)) for d, t in zip(judged.domain, judged.sampling_temperature)})
+names = sorted(
+    {(d, float(t)) for d, t in zip(judged.domain, judged.sampling_temperature, strict=True)}
+)
 table: dict[str, list[float]] = {"raw": [], "affine": [], "segments": []}
 for domain, temperature in names:
     mine = (judged.domain == domain) & (judged.sampling_temperature == np.float32(temperature))
@@ -201,7 +210,7 @@ print("mean over segments:", {name: round(float(np.mean(v)), 2) for name, v in t
 
 figure, (panel,) = panels(1, height=2.9)
 place = np.arange(len(names))
-for shift, (name, values) in zip((-0.27, 0.0, 0.27), table.items()):
+for shift, (name, values) in zip((-0.27, 0.0, 0.27), table.items(), strict=True):
     words = "affine, one for all" if name == "affine" else name
     panel.bar(place + shift, values, 0.25, color=COLOURS[name], label=words)
 panel.set_xticks(place, [f"{d}\nT = {t:g}" for d, t in names])
@@ -211,6 +220,6 @@ panel.legend(ncols=3)
 show(figure, "03_segments")
 
 # %% [markdown]
-# The service chooses among these by itself (`method="auto"`): the smallest held-out log loss of what
-# an engine would apply, the simplest method within one standard error, segments where they lower it
-# by more than one.
+# The service chooses among these by itself (`method="auto"`): the smallest held-out log loss of
+# what an engine would apply, the simplest method within one standard error, segments where they
+# lower it by more than one.

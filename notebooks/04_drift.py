@@ -11,10 +11,11 @@
 # %% [markdown]
 # # Drift, and what is done about it
 #
-# Calibration does not stay. A drafter is swapped, traffic changes, and the numbers that were right
-# yesterday are wrong today. The loop of the service watches every row, asks for a fit when it is
-# sure, tries the result beside the champion on rows that came later, and promotes it or does not.
-# Here that very loop runs in memory over the shipped recording, with a shift put into it.
+# Calibration does not stay. A drafter is swapped, traffic changes, and the numbers that were
+# right yesterday are wrong today. The loop of the service watches every row, asks for a fit when
+# it is sure, tries the result beside the champion on rows that came later, and promotes it or
+# does not. Here that very loop runs in memory over the shipped recording, with a shift put into
+# it.
 
 # %%
 from __future__ import annotations
@@ -56,8 +57,9 @@ def told(result: ReplayResult) -> None:
 # ## A shift of the logits
 #
 # At first a champion is fitted by hand. Later all logits grow by a factor, as after a change of
-# quantisation or a merge gone wrong: order and tokens stay the same, confidence becomes bolder than
-# the truth. This one is synthetic, and says so.
+# quantisation or a merge gone wrong: order and tokens stay the same, but confidence becomes more
+# extreme than the truth, too low where it is low and too high where it is high. This one is
+# synthetic, and says so.
 
 # %%
 shift = first_rows(Stream.of(records).scaled(1.6, 12_000), 22_000)
@@ -68,10 +70,10 @@ told(result)
 # %% [markdown]
 # ## What the detector saw
 #
-# Evidence is a likelihood ratio that restarts whenever it falls to one. While calibration holds, it
-# stays below A for at least A rows in the mean, whatever traffic does; so crossing A = 10⁶ is no
-# matter of taste. The error below it is measured on the rows of each batch by itself: too noisy to
-# alarm on, which is why the detector adds evidence up instead.
+# Evidence is a likelihood ratio that restarts whenever it falls to one. While calibration holds,
+# it stays below A for at least A rows in the mean, whatever traffic does; so crossing A = 10⁶ is
+# no matter of taste. The error below it is measured on the rows of each batch by itself: too
+# noisy to alarm on, which is why the detector adds evidence up instead.
 
 
 # %%
@@ -96,18 +98,20 @@ start = shift.stretches[1].first
 
 figure, (panel,) = panels(1, height=3.0)
 panel.axvspan(start, 22_000, color=PALE, zorder=0)
-panel.text(start + 150, 0.97, "logits × 1.6", transform=panel.get_xaxis_transform(), va="top")
+panel.text(
+    21_900, 0.97, "logits × 1.6", ha="right", transform=panel.get_xaxis_transform(), va="top"
+)
 panel.axhline(0, color=GREY, linewidth=0.9)
 panel.plot(edges + 256, claimed, "o-", color=BLUE, markersize=3.5, linewidth=1)
 marks = [(one.row, ORANGE, "act alarm") for one in alarms if one.details.get("level") == "act"]
 marks += [(one.row, GREEN, "promoted") for one in swaps]
 for row, colour, word in marks[:6]:
     panel.axvline(row, color=colour, linewidth=1.4)
-    panel.text(
-        row + 120, 0.04, word, color=colour, transform=panel.get_xaxis_transform(), fontsize=8
-    )
-panel.set(title="Tokens a block that the served confidence claims too many", xlabel="row")
+    place = {"transform": panel.get_xaxis_transform(), "va": "top", "fontsize": 8}
+    panel.text(row + 120, 0.88, word, color=colour, **place)
+panel.set(title="Accepted tokens a block: claimed by what is served, less what came", xlabel="row")
 panel.set(ylabel="claimed − accepted", xlim=(4000, 22_000))
+panel.set_ylim(min(claimed) - 0.03, max(claimed) + 0.1)
 show(figure, "04_shift")
 if alarms:
     print(f"shift at row {start:,}, first alarm after {alarms[0].row - start:,} rows")
@@ -129,9 +133,10 @@ for change in served_changes(shift.records, result):
 # %% [markdown]
 # ## A drafter swap that nobody announced
 #
-# Now the earlier build of the drafter takes over. Its head is of another kind: no temperature mends
-# its first positions. A loop that only knew how to refit would publish something anyway. This one
-# fits, judges the fit on held-out rows, and refuses.
+# Now the earlier build of the drafter takes over. Its head is of another kind: no temperature
+# mends its first positions. A loop that only knew how to refit would publish something anyway.
+# This one judges every fit on held-out rows, refuses it with the reason where it does not help,
+# and tries what is left beside the champion before it serves it.
 
 # %%
 swap = Stream.of(records.select(slice(0, 10_000))).then(early, "earlier build", announced=False)
@@ -141,8 +146,9 @@ told(swapped)
 # %% [markdown]
 # ## The same swap, announced
 #
-# Had the engine come with the key of its new weights, none of this would have been needed: another
-# key is another drafter, starts at identity, and never inherits numbers.
+# An engine that comes with the key of its new weights starts at identity: another key never
+# inherits numbers. The alarm that follows is then about the new head itself, not about a change
+# of traffic, and says what has to be done elsewhere: train the head on fresh responses.
 
 # %%
 announced = Stream.of(records.select(slice(0, 10_000))).then(early, "new key", announced=True)
@@ -152,8 +158,9 @@ told(known)
 # %% [markdown]
 # ## Silence where nothing happens
 #
-# Rows whose outcomes are drawn from the confidence itself, so that calibration holds exactly, with
-# traffic as uneven as the recording's. The most evidence that ever gathers, beside the thresholds:
+# Rows whose outcomes are drawn from the confidence itself, so that calibration holds exactly,
+# with traffic as uneven as the recording's. The most evidence that ever gathers, beside the
+# thresholds:
 
 # %%
 draws = np.random.default_rng(3)

@@ -50,9 +50,12 @@ def regret(
         str, typer.Option(help="Requests of a step, with commas between.")
     ] = _DEFAULT_LOADS,
     policy: Annotated[
-        SchedulePolicy,
-        typer.Option(help="unconstrained anticipates: a ceiling, not something to run."),
-    ] = SchedulePolicy.EARLY_STOP,
+        SchedulePolicy | None,
+        typer.Option(
+            help="lagged with an engine's table and early_stop else when left out; unconstrained "
+            "anticipates: a ceiling, not something to run."
+        ),
+    ] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="A calibration to judge beside the fitted ones.")
     ] = None,
@@ -103,7 +106,7 @@ def _request(
     gamma: int,
     cost_table: Path | None,
     loads: str,
-    policy: SchedulePolicy,
+    policy: SchedulePolicy | None,
     calibration: Path | None,
     share: float,
 ) -> StudyRequest:
@@ -123,7 +126,7 @@ def _request(
         else {cost_table.stem: load_cost_table(cost_table)}
     )
     extra = {} if calibration is None else {"given": read_calibration(calibration, gamma)}
-    rules = StudyRules(loads=sizes, policy=policy.value)
+    rules = StudyRules(loads=sizes, policy=None if policy is None else policy.value)
     return StudyRequest(curves, rules, evaluation_share=share, extra=extra)
 
 

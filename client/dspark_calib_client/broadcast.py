@@ -110,7 +110,8 @@ class RankZeroBroadcaster:
 
 def _what_is_applied(now: Temperatures) -> tuple[object, ...]:
     """What is worth a message. Not state and age: they change nothing that is applied."""
-    return (now.values, now.slopes, now.intercepts, now.publication, now.revision, now.source)
+    numbers = (now.values, now.slopes, now.intercepts, now.exploration)
+    return (*numbers, now.publication, now.revision, now.source)
 
 
 def _packed(now: Temperatures, step: int) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from scipy.special import expit
 from benchmarks import study
 from benchmarks.study_peers import online_estimator
 from benchmarks.study_tables import SECTIONS, delay_cell, number, render, replace_between_markers
+from benchmarks.study_targets import targets
 from calib.records import AcceptanceRecords
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +47,10 @@ def test_missed_and_early_alarms_are_shown() -> None:
     )
 
 
+def test_a_part_without_a_result_is_named() -> None:
+    assert "--only cost_100k cost_1m" in render({}, {})["cost"]
+
+
 def test_quick_needs_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         study.main(["--quick"])
@@ -67,10 +71,10 @@ def test_a_part_that_is_there_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_page_has_every_section_and_its_tables_are_current() -> None:
     text = (ROOT / "docs" / "study.md").read_text(encoding="utf-8")
-    for name in (*SECTIONS, "replay"):
+    for name in ("targets", *SECTIONS, "replay"):
         assert f"<!-- study: begin {name} -->" in text
     found = json.loads((ROOT / "benchmarks" / "results" / "study.json").read_text())
-    sections: dict[str, Any] = render(found, {})
+    sections = {"targets": targets(found)} | render(found, {})
     assert replace_between_markers(text, sections) == text
 
 
@@ -92,7 +96,7 @@ def test_online_estimator_finds_slope_and_intercepts() -> None:
 def test_every_part_runs_quickly(tmp_path: Path) -> None:
     """Small sizes, real libraries: under two minutes on two quiet cores."""
     document = tmp_path / "study.md"
-    document.write_text(page(*SECTIONS, "replay"), encoding="utf-8")
+    document.write_text(page("targets", *SECTIONS, "replay"), encoding="utf-8")
     study.main(["--quick", "--out", str(tmp_path / "parts"), "--document", str(document)])
     found = json.loads((tmp_path / "parts" / "study.json").read_text())
     assert set(found) == set(study.PARTS)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from calib.cost_table import FlatCostTable
 from calib.cost_table_shapes import analytic_cost_table
 from calib.errors import FitRefusedError
 from calib.log_replay import cross_fitted_survival, log_outcomes, replay_log, usual_requests
@@ -46,6 +47,19 @@ def test_a_trimmed_log_tells_what_the_whole_one_would(blocks: LeakyBlocks) -> No
     assert deep.modelled_share > 0.3  # and says how much of full verification it never saw
     truth = replay_log(trimmed, COST, outcomes=ExpectedOutcomes(blocks.survival)).theta_of(7)
     assert deep.theta == pytest.approx(truth.theta, rel=0.03)
+
+
+def test_an_engines_table_is_replayed_as_the_engine_schedules(blocks: LeakyBlocks) -> None:
+    """Early stop waits before the first stair of a flat table; the engine searches beyond it."""
+    probes = tuple(range(1, 1024, 64))
+    sps = tuple((1.0 / COST.step_seconds(np.array(probes), 128)).tolist())
+    flat = FlatCostTable(probes, sps, 1024)
+    whole = logged(blocks)
+    survival = blocks.survival
+    chosen = replay_log(whole, flat)
+    assert (chosen.policy, replay_log(whole, COST).policy) == ("lagged", "early_stop")
+    waiting = replay_log(whole, flat, policy="early_stop").theta(survival)
+    assert waiting.theta < 0.9 * chosen.theta(survival).theta
 
 
 def test_a_whole_log_counts_itself(blocks: LeakyBlocks) -> None:

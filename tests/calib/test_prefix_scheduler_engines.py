@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from calib.cost_table import AdditiveCostTable, CostTable, FlatCostTable
-from calib.cost_table_files import dump_cost_table
+from calib.cost_table import AdditiveCostTable, FlatCostTable
 from calib.cost_table_staircase import StaircaseCostTable
 from calib.prefix_scheduler import (
     ENGINE_SURVIVAL_FLOOR,
@@ -23,15 +19,11 @@ from calib.prefix_scheduler import (
     allocate,
     capacity_unconstrained,
 )
-from tests.calib.engine_sources import source_functions
+from tests.calib.planners import sglang_planner, vllm_planner
 
 pytestmark = pytest.mark.parity
 
 Array = NDArray[Any]
-
-_DSPARK = "sglang/srt/speculative/dspark_components"
-_KERNELS = "sglang/kernels/ops/speculative/dspark/dspark_schedule.py"
-_VLLM = "vllm/v1/worker/gpu/spec_decode/adaptive_verification.py"
 
 TABLES: list[FlatCostTable | AdditiveCostTable] = [
     FlatCostTable((1,), (1.0,), 4096),
@@ -62,38 +54,7 @@ def sglang() -> SimpleNamespace:
     root = os.environ.get("DSPARK_SGLANG_WHEEL")
     if not root:
         pytest.skip("DSPARK_SGLANG_WHEEL names no unpacked wheel (make test-parity sets it)")
-    file = Path(root, _DSPARK, "dspark_sps.py")
-    spec = importlib.util.spec_from_file_location("parity_dspark_sps", file)
-    assert spec is not None
-    assert spec.loader is not None
-    sps = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = sps
-    spec.loader.exec_module(sps)
-    # msgspec resolves annotations in the module that a class names as its own.
-    vars(sps).update({"torch": torch, "Union": Union})
-    namespace = vars(sps)
-    planner = source_functions(
-        Path(root, _DSPARK, "dspark_planner.py"),
-        [
-            "DSparkScheduleConfig",
-            "VerifyBudgetDecision",
-            "compute_verify_token_budget",
-            "_lookup_sps_tensor",
-            "_additive_step_time_tensor",
-        ],
-        namespace,
-    )
-    ranking = source_functions(
-        Path(root, _KERNELS),
-        [
-            "compute_sort_survival",
-            "schedule_verify_lens_topk",
-            "schedule_verify_lens_topk_from_survival",
-            "_value_independent_descending_order",
-        ],
-        {"torch": torch, "DSparkScheduleConfig": planner["DSparkScheduleConfig"]},
-    )
-    return SimpleNamespace(sps=sps, **planner, **ranking)
+    return sglang_planner(root)
 
 
 @pytest.mark.parametrize("cost", TABLES)
@@ -101,12 +62,7 @@ def sglang() -> SimpleNamespace:
 def test_budget_and_allocation_equal_sglangs(
     sglang: SimpleNamespace, cost: FlatCostTable | AdditiveCostTable, requests: int, gamma: int
 ) -> None:
-    table_type = (
-        sglang.sps.SpsCostTable
-        if isinstance(cost, FlatCostTable)
-        else sglang.sps.SpsAdditiveCostTable
-    )
-    table = table_type.from_json(dump_cost_table(cost))
+    table = sglang.table_of(cost)
     for seed in range(5):
         lagged, current = confidences(requests, gamma, seed), confidences(requests, gamma, seed + 9)
         for minimum, maximum in [
@@ -141,14 +97,13 @@ def test_budget_and_allocation_equal_sglangs(
 def test_step_times_equal_sglangs(
     sglang: SimpleNamespace, cost: FlatCostTable | AdditiveCostTable
 ) -> None:
-    text = dump_cost_table(cost)
+    table = sglang.table_of(cost)
     for requests in (1, 2, 3, 50, 100):
         for budget in (0, 1, 5, 7, 29, 400):
             mine = float(cost.steps_per_second(requests + budget, requests))
             if isinstance(cost, FlatCostTable):
-                assert mine == sglang.sps.SpsCostTable.from_json(text).lookup(requests + budget)
+                assert mine == table.lookup(requests + budget)
             else:
-                table = sglang.sps.SpsAdditiveCostTable.from_json(text)
                 seconds = table.step_time(num_reqs=requests, budget=budget)
                 assert mine == pytest.approx(1.0 / seconds, rel=1e-14)
 
@@ -161,12 +116,7 @@ def vllm() -> SimpleNamespace:
     root = os.environ.get("DSPARK_VLLM_WHEEL")
     if not root:
         pytest.skip("DSPARK_VLLM_WHEEL names no unpacked wheel (make test-parity sets it)")
-    file = Path(root, _VLLM)
-    tables = source_functions(file, ["build_cost_tables_from_curves"], {"np": np})
-    manager = source_functions(
-        file, ["get_num_tokens"], {"np": np}, of_class="AdaptiveVerificationManager"
-    )
-    return SimpleNamespace(**tables, **manager)
+    return vllm_planner(root)
 
 
 CURVES: list[StaircaseCostTable] = [
@@ -199,35 +149,6 @@ def test_budget_equals_vllms(
     for seed in range(6):
         values = confidences(requests, gamma, seed)
         most = [10_000, requests + 5][seed % 2]  # logits that one chunk can hold
-        assert vllm_budget(vllm, values, table, most) == capacity_unconstrained(
-            np.cumprod(values.astype(np.float64), axis=1), table, largest=max(0, most - requests)
-        )
-
-
-def vllm_budget(vllm: SimpleNamespace, values: Array, table: CostTable, most: int) -> int:
-    assert isinstance(table, StaircaseCostTable)
-    requests, gamma = values.shape
-    names = [f"r{row}" for row in range(requests)]
-    manager = SimpleNamespace(
-        cost_tables=vllm.build_cost_tables_from_curves(
-            list(table.draft_curve),
-            list(table.verify_curve),
-            requests,
-            requests * (gamma + 1),
-            table.graph_limit,
-        ),
-        num_speculative_steps=gamma,
-        num_bonus_tokens=1,
-        _max_total_logits=most,
-        _stale_idx=0,
-        _stale_confidences=[SimpleNamespace(np=values)],
-        req_states=SimpleNamespace(
-            req_id_to_index={name: row for row, name in enumerate(names)},
-            num_computed_tokens_np=np.full(requests, 9),
-            prefill_len=SimpleNamespace(np=np.full(requests, 5)),
-        ),
-    )
-    scheduled = dict.fromkeys(names, gamma + 1)
-    drafts = {name: [0] * gamma for name in names}
-    total: int = vllm.get_num_tokens(manager, scheduled, drafts)
-    return total - requests
+        survival = np.cumprod(values.astype(np.float64), axis=1)
+        mine = capacity_unconstrained(survival, table, largest=most - requests)
+        assert mine == vllm.step(values, table, most)()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from calib.cost_table import AdditiveCostTable, CostTable, FlatCostTable, MeasuredCostTable
 from calib.cost_table_shapes import analytic_cost_table
 from calib.errors import ConfigurationError
-from calib.prefix_scheduler import schedule_early_stop, schedule_lagged
+from calib.prefix_scheduler import schedule_early_stop, schedule_lagged, schedule_unconstrained
 from calib.replay_schedule import schedule_steps, step_seconds
 from calib.replay_steps import ReplaySteps
 
@@ -59,14 +59,17 @@ def survivals(rows: int, gamma: int, seed: int) -> NDArray[np.float64]:
     table=st.sampled_from(TABLES),
     seed=st.integers(0, 2**20),
 )
-def test_early_stop_is_that_of_the_scheduler(
+def test_policies_of_one_step_are_those_of_the_scheduler(
     sizes: list[int], gamma: int, table: CostTable, seed: int
 ) -> None:
     steps = steps_of(sizes)
     values = survivals(sum(sizes), gamma, seed)
     found = schedule_steps(values, steps, table)
+    searched = schedule_steps(values, steps, table, "unconstrained")
     for part in parts(steps):
         assert found[part].tolist() == schedule_early_stop(values[part], table).verified.tolist()
+        best = schedule_unconstrained(values[part], table)
+        assert searched[part].tolist() == best.verified.tolist()
 
 
 @pytest.mark.property

@@ -58,6 +58,8 @@ def test_the_most_valuable_comes_first_and_tags_can_be_chosen() -> None:
         replay(), np.array([[1.0], [0.0]] * 10), np.array([[0.1], [0.99]] * 10), replicates=20
     )
     assert found[0].value >= found[1].value
+    survival = np.full((20, 1), 0.5)
+    assert len(segment_values(replay(), survival, survival, most=1, replicates=20)) == 1
     whole = segment_values(replay(), np.full((20, 1), 0.5), np.full((20, 1), 0.5), tags=())
     assert [each.tags for each in whole] == [{}]
     assert whole[0].value == 0.0

@@ -12,6 +12,7 @@ from monitoring.closed_loop import ClosedLoop
 from monitoring.loop_settings import LoopSettings
 from monitoring.monitor_state_bytes import state_from_bytes, state_to_bytes
 from monitoring.store import drafter_leases, monitor_states
+from monitoring.store.cost_tables import put_cost_table
 from monitoring.store.database import Database
 from monitoring.store.events import list_events
 from monitoring.store.jobs import list_jobs
@@ -72,6 +73,8 @@ def test_a_turn_stores_state_document_events_and_the_job_it_orders(database: Dat
 def test_the_gate_promotes_and_the_new_baseline_resolves_the_event(database: Database) -> None:
     registered(database, 7)
     first = stored(database, rows(2, 1500, scale=1.6), batches=3)
+    costs = {"batch_tokens": [64, 128, 512], "step_seconds": [0.02, 0.022, 0.08]}
+    database.run(lambda link: put_cost_table(link, DRAFTER, costs, actor="test"))
     loop = looped(database)
     loop.turn(DRAFTER)
     number = challenger(database, 1.6, first[-1])
@@ -84,6 +87,10 @@ def test_the_gate_promotes_and_the_new_baseline_resolves_the_event(database: Dat
     loop.turn(DRAFTER)
     found = {event.kind: event for event in read(database, list_events)}
     assert found["promoted"].details["challenger"] == number
+    worth = found["promoted"].details["evidence"]["throughput"]
+    assert worth["gain_low"] < worth["gain"] < worth["gain_high"]
+    assert worth["verdict"] != "loses"
+    assert "throughput" in found["promoted"].details["reason"]
     assert found["drift"].state == "resolved"
     document = json.loads(read(database, monitor_states.load_document, DRAFTER).document)
     assert (document["status"], document["revision"]) == ("collecting", number)

@@ -6,7 +6,8 @@ import numpy as np
 
 from calib.cost_table_shapes import analytic_cost_table
 from calib.records import AcceptanceRecords
-from monitoring.loop_regret import promotion_loss, theta_loss
+from monitoring.loop_decisions import Promote
+from monitoring.loop_regret import promotion_loss, promotion_worth, theta_loss, with_worth
 from tests.monitoring.loop_rows import revision, rows
 
 COST = analytic_cost_table("smooth", max_batch_tokens=512, knee=128)
@@ -35,6 +36,23 @@ def test_a_promotion_that_loses_throughput_is_known_by_its_sign() -> None:
     assert better is not None
     assert worse > 0.0005
     assert better < 0.0
+
+
+def test_a_promotion_says_what_it_is_worth() -> None:
+    records = stepped(2, 64 * 60, 1.0)
+    promote = Promote(7, "better by 0.1 nats a row", {"rows": 3840})
+    gains = promotion_worth(records, COST, revision(1, 0.3), revision(0))
+    assert gains is not None
+    assert gains.verdict == "gains"
+    told = with_worth(promote, gains)
+    assert told.evidence["rows"] == 3840
+    assert told.evidence["throughput"]["gain_low"] > 0.0
+    assert "throughput gains: +" in told.reason
+    # A sharper calibration that schedules alike is labelled as what it is.
+    alike = promotion_worth(records, COST, revision(0), revision(1, 1.01))
+    assert alike is not None
+    assert alike.verdict == "no measurable change"
+    assert "throughput no measurable change" in with_worth(promote, alike).reason
 
 
 def test_a_trimmed_log_is_weighed_as_the_whole_one_would_be() -> None:

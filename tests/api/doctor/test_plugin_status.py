@@ -24,8 +24,8 @@ GOOD: dict[str, Any] = {
 }
 
 
-def levels(gamma: int | None = 7, engine: str = "sglang", **changes: Any) -> dict[str, Level]:
-    found = list(status_findings({**GOOD, **changes}, engine=engine, gamma=gamma, now=NOW))
+def levels(wanted: int | None = 7, **changes: Any) -> dict[str, Level]:
+    found = list(status_findings({**GOOD, **changes}, engine="sglang", gamma=wanted, now=NOW))
     assert all(entry.remedy for entry in found if entry.level in (Level.WARN, Level.FAIL))
     return {entry.check: entry.level for entry in found}
 
@@ -61,4 +61,4 @@ def test_a_trouble_is_named(changes: dict[str, Any], check: str, level: Level) -
 
 
 def test_a_shorter_gamma_gets_a_prefix() -> None:
-    assert levels(gamma=9)["gamma"] is Level.OK
+    assert levels(wanted=9)["gamma"] is Level.OK

@@ -8,6 +8,11 @@ from monitoring.store.audit import list_audit
 from tests.support.service import Service
 
 PATH = "/v1/drafters/drafter/cost-table"
+STAIRCASE = {
+    "draft_curve": [[1, 1.0]],
+    "verify_curve": [[8, 10.0], [64, 12.0]],
+    "cudagraph_limit": 64,
+}
 FLAT = {
     "sample_batch_tokens": [1, 64],
     "sample_steps_per_sec": [90.0, 70.5],
@@ -29,7 +34,8 @@ def registered(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "table"), [("flat", FLAT), ("additive", ADDITIVE), ("measured", MEASURED)]
+    ("kind", "table"),
+    [("flat", FLAT), ("additive", ADDITIVE), ("staircase", STAIRCASE), ("measured", MEASURED)],
 )
 def test_every_kind_of_table_is_kept(service: Service, kind: str, table: dict[str, Any]) -> None:
     before = service.etag()

@@ -28,7 +28,7 @@ def log(steps: int = 60, **columns: object) -> AcceptanceRecords:
 def test_numbers_are_those_of_the_replay() -> None:
     records, calibration = log(), Calibration.from_temperatures([2.0, 2.0, 2.0], gamma=3)
     found = throughput(records, calibration, COST).to_dict()
-    replay = ThroughputReplay.of(records, COST)
+    replay = ThroughputReplay.of(records, COST, policy="lagged")  # as an engine runs this table
     raw, served = replay.theta(Calibration.identity(3)), replay.theta(calibration)
     assert found["raw"]["theta"] == raw.theta
     assert found["calibrated"]["theta"] == served.theta
@@ -43,7 +43,7 @@ def test_loads_and_segments_stand_beside_the_log_as_it_ran() -> None:
     found = throughput(records, calibration, COST).to_dict()
     loads = {each["requests"]: each for each in found["loads"]}
     assert set(loads) == {1, 8, 32}  # 120 rows make no step of 128
-    there = ThroughputReplay.of(records, COST, batch_size=8)
+    there = ThroughputReplay.of(records, COST, batch_size=8, policy="lagged")
     assert loads[8]["raw_theta"] == there.theta(Calibration.identity(3)).theta
     assert loads[8]["calibrated_theta"] == there.theta(calibration).theta
     assert loads[8]["modelled_share"] == 0.0

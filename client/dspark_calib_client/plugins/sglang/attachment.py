@@ -74,8 +74,11 @@ class Attachment:
             every=settings.every,
         )
         self._copies: StepCopies | None = None
-        if facts.rank == 0:
-            self._copies = StepCopies(facts.gamma, on_device=bool(self._buffer.is_cuda))
+        kind = self._buffer.device.type
+        if facts.rank == 0 and kind in ("cpu", "cuda"):
+            self._copies = StepCopies(facts.gamma, on_device=kind == "cuda")
+        elif facts.rank == 0:  # when its copies are done could not be known without a wait
+            _LOG.warning("no telemetry from a device of kind %r", kind)
         self._tags = TagTable(settings.domain_key, settings.tenant_key)
         # Steps go on growing over restarts: the service drops what lies behind an engine's mark.
         self._first_step = int(time.time() * 1000.0)

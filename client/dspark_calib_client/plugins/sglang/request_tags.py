@@ -82,9 +82,9 @@ class TagBatch:
         kinds = {entry.stops for entry in tags}
         self.stops = kinds.pop() if len(kinds) == 1 else None
         self.flags = numpy.array([entry.flags for entry in tags], dtype=numpy.uint8)
-        self.columns: dict[str, list[Any]] = {
+        self.columns: dict[str, Any] = {
             "request": [entry.request for entry in tags],
-            "sampling_temperature": [entry.temperature for entry in tags],
+            "sampling_temperature": numpy.array([entry.temperature for entry in tags]),
         }
         for name in ("domain", "tenant", "adapter"):
             cells = [getattr(entry, name) for entry in tags]

@@ -97,20 +97,26 @@ def step_columns(copy: StepCopy) -> tuple[dict[str, Any], int]:
 
 
 def _named(note: StepNote) -> dict[str, Any]:
+    """Columns that no tensor holds; arrays, because the uploader need not look at their cells."""
+    import numpy
+
     batch = note.batch
     rows = len(batch)
     sampled = "block" if note.block_rule else "rejection"
     drafts = "greedy" if note.greedy_draft else "sampled"
+    numbers: dict[str, float] = {
+        **({"propensity": 1.0} if note.full else {}),  # left out where it is unknown
+        "rank": 0,
+        "step": note.step,
+        "step_requests": rows,
+        "timestamp": note.timestamp,
+        "revision": note.revision,
+    }
     return {
         **batch.columns,
-        "propensity": [1.0 if note.full else None] * rows,
+        **{name: numpy.full(rows, number) for name, number in numbers.items()},
         "acceptance_rule": ["greedy" if tags.greedy else sampled for tags in batch.tags],
         "draft_mode": ["greedy" if tags.greedy else drafts for tags in batch.tags],
-        "rank": [0] * rows,
-        "step": [note.step] * rows,
-        "step_requests": [rows] * rows,
-        "timestamp": [note.timestamp] * rows,
-        "revision": [note.revision] * rows,
         "applied_form": [note.applied_form] * rows,
     }
 

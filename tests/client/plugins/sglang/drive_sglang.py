@@ -4,7 +4,8 @@ Real are the hook registry, the planner with its loader and its head, and the ob
 stands in: torchvision, which they import and do not use here, and the runtime context, which a
 server would have set up. Prints one JSON object.
 
-Arguments: folder of the unpacked wheel, address of a service, drafter, key, γ, an STS file or "".
+Arguments: folder of the unpacked wheel, address of a service, drafter, key, γ, an STS file. The
+engine is built twice: without a calibration file, and with that one.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def context(planner: Any, observability: Any, sts_path: str | None) -> None:
     parts = {
         "get_spec": spec,
         "get_parallel": parallel,
-        "get_schedule": SimpleNamespace(disable_overlap_schedule=False),
+        "get_schedule": SimpleNamespace(disable_overlap_schedule=False, max_running_requests=8),
         "get_disagg": SimpleNamespace(disaggregation_mode="null"),
     }
     runtime = importlib.import_module("sglang.srt.runtime_context")
@@ -83,7 +84,6 @@ def main() -> None:
         DSPARK_CALIB_URL=url,
         DSPARK_CALIB_DRAFTER=drafter,
         DSPARK_CALIB_KEY=key,
-        DSPARK_CALIB_ENGINE_ID="real",
         DSPARK_CALIB_INTERVAL="0.02",
         DSPARK_CALIB_WAIT="0",
         DSPARK_CALIB_BROADCAST_STEPS="1",
@@ -101,8 +101,10 @@ def main() -> None:
     registry.apply_hooks()
     planner_module = importlib.import_module(f"{PARTS}.dspark_planner")
     observability = importlib.import_module(f"{PARTS}.dspark_observability")
-    found = walk(planner_module, observability, int(gamma), sts_file or None, registration)
-    found["patched"] = sorted(registry._patched)
+    found: dict[str, Any] = {"patched": sorted(registry._patched)}
+    for name, file in (("plain", None), ("with_file", sts_file)):
+        os.environ["DSPARK_CALIB_ENGINE_ID"] = name
+        found[name] = walk(planner_module, observability, int(gamma), file, registration)
     sys.stdout.write(json.dumps(found) + "\n")
 
 

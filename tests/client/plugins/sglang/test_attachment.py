@@ -12,8 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
 from dspark_calib_client import State  # noqa: E402
 from dspark_calib_client.plugins.sglang import registration  # noqa: E402
 from tests.client.plugins.sglang.host import (  # noqa: E402
@@ -127,7 +125,7 @@ def test_rows_say_what_was_verified_accepted_and_applied(
     assert second["sampling_temperature"] == pytest.approx(0.6)
     assert (first["flags"], second["flags"]) == (0, 8)  # a penalty the drafter does not see
     assert second["context_length"] == 7
-    assert first["propensity"] is None  # confidences had their say
+    assert first.get("propensity") is None  # confidences had their say
     assert first["request"] not in ("g", second["request"])  # ids are hashed
 
 
@@ -306,20 +304,14 @@ def test_a_rank_without_the_plugin_turns_it_off_on_all(
     assert late.start(environment, store=store, patience=0.2) is None
 
 
-class Asked(TorchDispatchMode):
-    """What torch is asked to do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operations.add(str(func))
-        return func(*args, **(kwargs or {}))
+WAITS = ("item", "tolist", "cpu", "to", "__bool__", "__int__", "__float__", "__index__", "nonzero")
 
 
 def test_a_step_asks_for_nothing_that_would_wait_for_the_device(
-    engine: Engine, environment: dict[str, str], service: StandInService
+    engine: Engine,
+    environment: dict[str, str],
+    service: StandInService,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No number of a tensor is looked at: that would wait for everything that is queued."""
     engine.start(environment)
@@ -329,15 +321,15 @@ def test_a_step_asks_for_nothing_that_would_wait_for_the_device(
         for seed in range(50)
     ]
     assert eventually(lambda: engine.attachment._client.current().publication == 2)
-    with Asked() as asked:
-        for count, step in enumerate(steps):
-            engine.observe(**step, forward_ct=count)
+    asked: list[str] = []
+    for name in WAITS:
+        monkeypatch.setattr(torch.Tensor, name, lambda *_, name=name: asked.append(name))
+    for count, step in enumerate(steps):
+        engine.observe(**step, forward_ct=count)
+    monkeypatch.undo()
+    assert asked == []
+    assert engine.attachment.counters["telemetry_faults"] == 0
     assert held(engine) == [2.0] * GAMMA
-    assert asked.operations <= {
-        *("aten.cat.default", "aten.copy_.default", "aten.slice.Tensor", "aten.view.default"),
-        *("aten.empty.memory_format", "aten._to_copy.default", "aten.detach.default"),
-        *("aten.lift_fresh.default",),
-    }
     assert len(rows_sent(engine, service)) == 49  # the last step has not been read yet
 
 

@@ -68,7 +68,7 @@ def test_the_anchor_is_not_counted() -> None:
 def test_without_a_layout_everything_was_verified() -> None:
     found, _ = columns([([11, 12, 13], 2, 0, 7, 2)], trimmed=False, full=True)
     assert lengths(found) == [(3, 2, 3)]
-    assert found["propensity"] == [1.0]
+    assert found["propensity"].tolist() == [1.0]
 
 
 def test_a_cap_hides_nothing() -> None:

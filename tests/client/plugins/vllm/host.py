@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from dspark_calib_client.plugins.vllm import registration
@@ -156,7 +156,7 @@ registration.hook_manager(MODULE)
 registration.hook_runner(MODULE)
 
 
-class RecordedGraph(TorchDispatchMode):
+class RecordedGraph(TorchFunctionMode):
     """The tensor operations of one call, replayed on the very memory they were recorded with."""
 
     def __init__(self, function: Any, *inputs: torch.Tensor) -> None:
@@ -166,7 +166,7 @@ class RecordedGraph(TorchDispatchMode):
         with self:
             self._output = function(*inputs)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.operations.append((func, args, kwargs or {}, result))
         return result
@@ -174,7 +174,8 @@ class RecordedGraph(TorchDispatchMode):
     @property
     def waits(self) -> bool:
         """Whether the host asked for a value, which a real capture would refuse."""
-        return any("local_scalar" in str(func) for func, *_ in self.operations)
+        asks = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__")
+        return any(getattr(func, "__name__", "") in asks for func, *_ in self.operations)
 
     def replay(self, *inputs: torch.Tensor) -> torch.Tensor:
         for mine, given in zip(self._inputs, inputs, strict=True):
@@ -182,7 +183,8 @@ class RecordedGraph(TorchDispatchMode):
         for func, args, kwargs, result in self.operations:
             again = func(*args, **kwargs)
             for mine, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
-                mine.copy_(new)
+                if isinstance(mine, torch.Tensor):
+                    mine.copy_(new)
         found: torch.Tensor = self._output.clone()
         return found
 

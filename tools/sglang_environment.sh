@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Prints an interpreter that can import SGLang's planner on a CPU, making its environment once.
+#
+# It sees what the project's environment has (torch, NumPy, transformers …) and adds what SGLang's
+# modules import besides. SGLang itself is not installed: tests put the unpacked wheel of
+# tools/sglang_wheel.sh on the path, and stand in for torchvision.
+#
+# Variables, all optional:
+#   PYTHON          interpreter of the project's environment (.venv/bin/python)
+#   PIP_ARGS        options of `pip install`
+#   DSPARK_CACHE    where to keep it (~/.cache/dspark-calib)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+python=${PYTHON:-.venv/bin/python}
+cache=${DSPARK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dspark-calib}
+target=$cache/sglang-environment
+packages="apache-tvm-ffi compressed-tensors dill einops loguru openai orjson partial-json-parser
+    pybase64 sentencepiece setproctitle"
+
+if [ ! -e "$target/complete" ]; then
+    rm -rf "$target"
+    "$python" -m venv "$target"
+    own=$("$target/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+    "$python" -c 'import site; print(site.getsitepackages()[0])' > "$own/project.pth"
+    # shellcheck disable=SC2086  # lists of words
+    "$target/bin/python" -m pip install --disable-pip-version-check --quiet ${PIP_ARGS:-} \
+        $packages >&2 || {
+        echo "sglang_environment: error: pip could not install what SGLang imports" >&2
+        exit 1
+    }
+    touch "$target/complete"
+fi
+echo "$target/bin/python"
