@@ -81,8 +81,9 @@ def test_options_in_documents_exist() -> None:
         if re.match(r"dspark-calib [a-z]+ .*-", line)
     ]
     wrong = []
+    root = typer.main.get_command(app)
     for words in lines:
-        command = typer.main.get_command(app)
+        command = root
         while words and hasattr(command, "commands") and words[0] in command.commands:
             command = command.commands[words.pop(0)]
         known = {"--help"} | {o for p in command.params for o in (*p.opts, *p.secondary_opts)}

@@ -25,14 +25,6 @@ def test_records_come_in_and_go_out(tmp_path: Path) -> None:
     assert json.loads(again.read_text()) == {"logits": [2.0, -1.0], "labels": [1, 0]}
 
 
-def test_a_broken_line_is_bad_input(tmp_path: Path) -> None:
-    lines = tmp_path / "r.jsonl"
-    lines.write_text('{"logits": [2.0]}\n')
-    code, said = run("import", "deepspec", str(lines), "--out", str(tmp_path / "t.parquet"))
-    assert code == 2
-    assert "r.jsonl:1" in said
-
-
 def test_a_calibration_becomes_deepspecs_file(tmp_path: Path) -> None:
     sts, out = tmp_path / "sts.json", tmp_path / "calibration.json"
     sts.write_text('{"temperatures": [1.5, 2.0]}')
