@@ -48,8 +48,11 @@ test-slow: test-environment ## the tests that take more than five seconds each
 
 test-parity: test-environment ## the comparisons with other implementations, the engines' wheels included
 	@sglang=$$(PYTHON=$(VENV)/bin/python bash tools/sglang_wheel.sh) && \
+		oldest=$$(PYTHON=$(VENV)/bin/python SGLANG_VERSION=0.5.22 bash tools/sglang_wheel.sh) && \
+		python=$$(PYTHON=$(VENV)/bin/python bash tools/sglang_environment.sh) && \
 		vllm=$$(PYTHON=$(VENV)/bin/python bash tools/vllm_wheel.sh) && \
-		DSPARK_SGLANG_WHEEL=$$sglang DSPARK_VLLM_WHEEL=$$vllm $(pytest) -m parity $(TEST_ARGS)
+		DSPARK_SGLANG_WHEEL=$$sglang DSPARK_SGLANG_OLDEST_WHEEL=$$oldest \
+		DSPARK_SGLANG_PYTHON=$$python DSPARK_VLLM_WHEEL=$$vllm $(pytest) -m parity $(TEST_ARGS)
 
 coverage: test-environment ## the quick tests with line and branch coverage
 	@$(pytest) -m "not slow" --cov --cov-report=term $(TEST_ARGS)

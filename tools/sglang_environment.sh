@@ -21,8 +21,6 @@ packages="apache-tvm-ffi compressed-tensors dill einops loguru openai orjson par
 if [ ! -e "$target/complete" ]; then
     rm -rf "$target"
     "$python" -m venv "$target"
-    own=$("$target/bin/python" -c 'import site; print(site.getsitepackages()[0])')
-    "$python" -c 'import site; print(site.getsitepackages()[0])' > "$own/project.pth"
     # shellcheck disable=SC2086  # lists of words
     "$target/bin/python" -m pip install --disable-pip-version-check --quiet ${PIP_ARGS:-} \
         $packages >&2 || {
@@ -31,4 +29,7 @@ if [ ! -e "$target/complete" ]; then
     }
     touch "$target/complete"
 fi
+# Each time: the project's environment may be another one than last time.
+own=$("$target/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+"$python" -c 'import site; print(site.getsitepackages()[0])' > "$own/project.pth"
 echo "$target/bin/python"

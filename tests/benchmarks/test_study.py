@@ -87,9 +87,10 @@ def test_online_estimator_finds_slope_and_intercepts() -> None:
     verified = rng.integers(0, gamma + 1, rows)
     accepted = np.minimum(np.cumprod(coins, axis=1).sum(axis=1), verified)
     columns = {"confidence_logits": logits, "verified": verified, "accepted": accepted}
-    found = online_estimator(AcceptanceRecords.from_columns(gamma, columns))
-    assert found[0] == pytest.approx(slope, abs=0.05)
-    np.testing.assert_allclose(found[1], intercepts, atol=0.08)
+    # A refit sees only its own 100 steps: with eight requests a step it would scatter by .15.
+    found = online_estimator(AcceptanceRecords.from_columns(gamma, columns), requests=100)
+    assert found[0] == pytest.approx(slope, abs=0.06)
+    np.testing.assert_allclose(found[1], intercepts, atol=0.15)
 
 
 @pytest.mark.slow
