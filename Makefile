@@ -12,6 +12,7 @@ DEMO_ARGS ?=
 SERVE_ARGS ?=
 TEST_ARGS ?=
 TEST_WORKERS ?= 2
+STUDY_ARGS ?=
 
 export VENV PYTHON VENV_ARGS PIP_ARGS TORCH_SPEC TORCH_PIP_ARGS
 
@@ -19,7 +20,7 @@ export VENV PYTHON VENV_ARGS PIP_ARGS TORCH_SPEC TORCH_PIP_ARGS
 pytest = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(TEST_WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-slow test-parity coverage lint format bench clean distclean \
+.PHONY: help run demo test test-slow test-parity coverage lint format bench study clean distclean \
 	base-environment test-environment
 
 help: ## this list
@@ -70,6 +71,10 @@ format: test-environment ## mend what ruff can mend
 bench: test-environment ## every benchmarks/bench_*.py
 	@for file in $(wildcard benchmarks/bench_*.py); do \
 		echo "== $$file" && $(VENV)/bin/python $$file || exit 1; done
+
+study: test-environment ## the parts of docs/study.md that have no result yet, then its tables
+	@sglang=$$(PYTHON=$(VENV)/bin/python bash tools/sglang_wheel.sh) && \
+		DSPARK_SGLANG_WHEEL=$$sglang $(VENV)/bin/python benchmarks/study.py $(STUDY_ARGS)
 
 clean: ## caches, builds and the demo's output
 	@rm -rf build dist out *.egg-info client/build client/*.egg-info .coverage htmlcov .hypothesis \
