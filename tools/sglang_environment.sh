@@ -15,21 +15,26 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-.venv/bin/python}
 cache=${DSPARK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dspark-calib}
 target=$cache/sglang-environment
-packages="apache-tvm-ffi compressed-tensors dill einops loguru openai orjson partial-json-parser
-    pybase64 sentencepiece setproctitle"
+packages="apache-tvm-ffi compressed-tensors dill einops ipython loguru openai orjson partial-json-parser
+    pybase64 pyzmq sentencepiece setproctitle"
 
-if [ ! -e "$target/complete" ]; then
+see_the_project() { # the project's environment may be another one than last time
+    local own
+    own=$("$target/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+    "$python" -c 'import site; print(site.getsitepackages()[0])' > "$own/project.pth"
+}
+
+if [ "$(cat "$target/complete" 2>/dev/null)" != "$packages" ]; then
     rm -rf "$target"
     "$python" -m venv "$target"
+    see_the_project # before anything is installed, or pip brings another torch
     # shellcheck disable=SC2086  # lists of words
     "$target/bin/python" -m pip install --disable-pip-version-check --quiet ${PIP_ARGS:-} \
         $packages >&2 || {
         echo "sglang_environment: error: pip could not install what SGLang imports" >&2
         exit 1
     }
-    touch "$target/complete"
+    printf '%s\n' "$packages" > "$target/complete"
 fi
-# Each time: the project's environment may be another one than last time.
-own=$("$target/bin/python" -c 'import site; print(site.getsitepackages()[0])')
-"$python" -c 'import site; print(site.getsitepackages()[0])' > "$own/project.pth"
+see_the_project
 echo "$target/bin/python"
