@@ -20,6 +20,7 @@ __all__ = [
     "RELIED_ON",
     "Reliance",
     "faults",
+    "faults_of",
     "version_fault",
 ]
 
@@ -113,10 +114,11 @@ def version_fault(version: str) -> str | None:
 
 def faults(source_of: SourceOf) -> list[str]:
     """What the plugin relies on and the source does not have; empty where all is well."""
-    return [fault for reliance in RELIED_ON for fault in _faults_of(reliance, source_of)]
+    return [fault for reliance in RELIED_ON for fault in faults_of(reliance, source_of)]
 
 
-def _faults_of(reliance: Reliance, source_of: SourceOf) -> Iterator[str]:
+def faults_of(reliance: Reliance, source_of: SourceOf) -> Iterator[str]:
+    """What is not as one reliance needs it; nothing where all is."""
     source = source_of(reliance.module)
     if source is None:
         yield f"{reliance.module} is missing"

@@ -11,7 +11,17 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["FORCED", "STOPPED", "TARGET_ONLY", "WARMUP", "RequestTags", "TagBatch", "TagTable"]
+__all__ = [
+    "FORCED",
+    "STOPPED",
+    "TARGET_ONLY",
+    "WARMUP",
+    "RequestTags",
+    "TagBatch",
+    "TagTable",
+    "hashed_name",
+    "tag_text",
+]
 
 WARMUP, FORCED, TARGET_ONLY, STOPPED = 1, 4, 8, 16  # bits of the column ``flags``
 _HEALTH_CHECK = "HEALTH_CHECK"  # how SGLang names requests it sends itself
@@ -50,14 +60,14 @@ class RequestTags:
         self.owner = weakref.ref(req)
         parameters = req.sampling_params
         name = str(req.rid)
-        self.request = _hashed(name)
+        self.request = hashed_name(name)
         self.greedy = int(parameters.top_k) == 1
         self.temperature = 0.0 if self.greedy else float(parameters.temperature)
         custom = parameters.custom_params if isinstance(parameters.custom_params, dict) else {}
-        self.domain = _text(custom.get(domain_key))
-        tenant = _text(custom.get(tenant_key))
-        self.tenant = None if tenant is None else _hashed(tenant)
-        self.adapter = _text(getattr(req, "lora_id", None))
+        self.domain = tag_text(custom.get(domain_key))
+        tenant = tag_text(custom.get(tenant_key))
+        self.tenant = None if tenant is None else hashed_name(tenant)
+        self.adapter = tag_text(getattr(req, "lora_id", None))
         self.flags = _flags(req, name)
         self.stops = _stops(req)
         self.ended = False
@@ -129,11 +139,12 @@ class TagTable:
         return self._last
 
 
-def _hashed(name: str) -> str:
+def hashed_name(name: str) -> str:
+    """A name that tells apart and tells nothing: 16 hexadecimal digits."""
     return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def _text(value: Any) -> str | None:
+def tag_text(value: Any) -> str | None:
     """A tag as short printable text; None for anything else."""
     if not isinstance(value, str) or not value.isprintable():
         return None

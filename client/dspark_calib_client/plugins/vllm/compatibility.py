@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from dspark_calib_client.plugins.sglang.compatibility import Reliance, SourceOf, _faults_of
+from dspark_calib_client.plugins.sglang.compatibility import Reliance, SourceOf, faults_of
 
 __all__ = [
     "ESTIMATOR",
@@ -128,4 +128,4 @@ def version_fault(version: str) -> str | None:
 
 def faults(source_of: SourceOf) -> list[str]:
     """What the plugin relies on and the source does not have; empty where all is well."""
-    return [fault for reliance in RELIED_ON for fault in _faults_of(reliance, source_of)]
+    return [fault for reliance in RELIED_ON for fault in faults_of(reliance, source_of)]

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dspark_calib_client.plugins.sglang.request_tags import TARGET_ONLY, WARMUP, _hashed, _text
+from dspark_calib_client.plugins.sglang.request_tags import (
+    TARGET_ONLY,
+    WARMUP,
+    hashed_name,
+    tag_text,
+)
 
 __all__ = ["RequestTags", "TagTable"]
 
@@ -41,14 +46,14 @@ class RequestTags:
         name = str(new.req_id)
         extra = getattr(parameters, "extra_args", None)
         extra = extra if isinstance(extra, dict) else {}
-        self.request = _hashed(name)
+        self.request = hashed_name(name)
         given = float(getattr(parameters, "temperature", 1.0))
         self.greedy = given < _GREEDY
         self.temperature = 0.0 if self.greedy else given
-        self.domain = _text(extra.get(domain_key))
-        tenant = _text(extra.get(tenant_key))
-        self.tenant = None if tenant is None else _hashed(tenant)
-        self.adapter = _text(getattr(getattr(new, "lora_request", None), "lora_name", None))
+        self.domain = tag_text(extra.get(domain_key))
+        tenant = tag_text(extra.get(tenant_key))
+        self.tenant = None if tenant is None else hashed_name(tenant)
+        self.adapter = tag_text(getattr(getattr(new, "lora_request", None), "lora_name", None))
         self.flags = _flags(parameters, name)
         self.stops = _stops(parameters)
         self.ended = False
