@@ -128,7 +128,7 @@ class Drafter(nn.Module):
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(name.encode())
             flat = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy().tobytes())
+            digest.update(flat.view(torch.uint8).numpy())
         return digest.hexdigest()
 
     def renew_confidence_head(self, *, with_markov: bool | None = None) -> None:

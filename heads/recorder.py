@@ -168,6 +168,7 @@ class Recorder:
             "plan": {k: v for k, v in asdict(self._plan).items() if k not in _FREE},
             "drafter": self._drafter.weights_digest(),
             "target": self._target.name,
+            "target_weights": self._target.weights_digest(),
             "prompts": texts.hexdigest(),
             "everything_verified": self._policy is None,
         }

@@ -155,12 +155,12 @@ class HuggingFaceTarget:
         return torch.tanh(logits / soft_cap) * soft_cap if soft_cap else logits
 
     def weights_digest(self) -> str:
-        """SHA-256 over names and bytes of the weights: the target's identity in a card."""
+        """SHA-256 over names and bytes of the weights: the target's identity in a recording."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
             flat = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy().tobytes())
+            digest.update(flat.view(torch.uint8).numpy())  # its buffer: no copy of a layer
         return digest.hexdigest()
 
 

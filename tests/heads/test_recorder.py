@@ -140,6 +140,8 @@ def test_a_recording_can_be_made_longer(whole: AcceptanceRecords, tmp_path: Path
         ({"plan": replace(PLAN, temperatures=(1.0,))}, r"plan\.temperatures"),
         ({"plan": replace(PLAN, max_new_tokens=21)}, r"plan\.max_new_tokens"),
         ({"drafter": tiny_drafter(TARGET, seed=3)}, "drafter"),
+        # The same name is not the same target: a checkpoint is replaced in its folder.
+        ({"target": tiny_target(eos=3, sharpness=3.0, seed=1)}, "target_weights"),
         ({"texts": TEXTS[:6]}, "prompts"),
         ({"policy": lambda z: torch.zeros(len(z))}, "everything_verified"),
     ],
