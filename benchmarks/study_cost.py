@@ -3,6 +3,8 @@
 CPU seconds of one thread from rows to numbers; the smallest of the repeats counts, and each repeat
 runs every method once, so that all see the same load. Extra memory is the growth of the resident
 set at its peak in a fresh process of its own (``python benchmarks/study_cost.py METHOD ROWS``).
+Ours are measured with the compiled counting loop (calib.compiled_counting), loaded before, as in a
+process that has counted a few million rows, and once without Numba; what loading costs is reported.
 SGLang is its own module where ``DSPARK_SGLANG_WHEEL`` names an unpacked wheel, else our copy of its
 algorithm, which gives identical temperatures but is faster.
 """
@@ -13,9 +15,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when NumPy and torch load
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -23,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.bench_conditional_fit import METHODS, parity, sketch_rows
 from benchmarks.measurement import Method, extra_megabytes, measure, sglang_method
 from benchmarks.study_peers import INSTALLED, conditional_arm, netcal_calibrator, sklearn_calibrator
+from calib import compiled_counting
 from calib.conditional_likelihood import ConditionalLikelihood
 from tests.calib.sglang_fitter import sglang_fitter
 from tests.support.leaky_generator import simulate_leaky
@@ -60,6 +65,17 @@ def method(name: str, stack: ExitStack) -> Method:
     return parity if name == PARITY else OURS[name]
 
 
+def without_numba(blocks: Any) -> list[float]:
+    with patch("calib.logit_sketch.hard_label_counter", return_value=None):
+        return METHODS["conditional temperature"](blocks)
+
+
+def loading_seconds() -> float | None:
+    """CPU seconds until the loop is there, compiled before; None without Numba."""
+    start = time.process_time()
+    return round(time.process_time() - start, 3) if compiled_counting.load() else None
+
+
 def megabytes(name: str, rows: int) -> float | None:
     """Megabytes in a fresh process."""
     # Freed arrays must go back to the system, or the next ones would not show.
@@ -76,10 +92,12 @@ def cost(rows: int, repeats: int, *, memory: bool = True, peers: bool = True) ->
     weighed = [REFERENCE, *OURS] if memory else []
     blocks = simulate_leaky(rows, seed=0)
     sketch = sketch_rows(blocks)
+    loading = loading_seconds()
     with ExitStack() as stack:
         arms = {name: method(name, stack) for name in names}
         for arm in arms.values():
             warm(arm)
+        arms["ours: conditional temperature, without Numba"] = without_numba
         arms["ours: refit from a sketch, temperature"] = lambda _: list(
             ConditionalLikelihood().fit_sketch(sketch).temperatures_
         )
@@ -90,11 +108,12 @@ def cost(rows: int, repeats: int, *, memory: bool = True, peers: bool = True) ->
         for _ in range(repeats):
             for name, arm in arms.items():
                 # What takes milliseconds is measured more often: the smallest counts.
-                often = 1 if name not in OURS and "refit" not in name else 3
+                often = 3 if name.startswith("ours") and name != PARITY else 1
                 seconds[name] += [measure(arm, blocks)[0] for _ in range(often)]
     reference = min(seconds[REFERENCE])
     return {
         "rows": rows,
+        "loading_numba_seconds": loading,
         "sglang_is": "its wheel" if os.environ.get("DSPARK_SGLANG_WHEEL") else "own copy",
         "methods": {
             name: {
@@ -114,6 +133,7 @@ def warm(arm: Method) -> None:
 
 def main() -> None:
     name, rows = sys.argv[1], int(sys.argv[2])
+    compiled_counting.load()
     with ExitStack() as stack:
         arm = method(name, stack)
         warm(arm)

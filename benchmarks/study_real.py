@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from benchmarks.study_accuracy import BASELINES, OURS, REQUESTS
 from benchmarks.study_peers import peer_arms
-from calib.calibration import Calibration
 from calib.conditional_likelihood import ConditionalLikelihood
 from calib.cost_table_shapes import analytic_cost_table
 from calib.evaluation import evaluate
@@ -50,9 +49,11 @@ class Fixed:
 
 def segment_arms(fit: AcceptanceRecords, judged: AcceptanceRecords) -> dict[str, Any]:
     """What the segment table serves the judged rows, in both forms."""
-    pooled = ConditionalLikelihood(minimum_rows=0).fit_records(fit)
-    pool = Calibration.from_temperatures(pooled.temperatures_, gamma=fit.gamma)
-    table = project_segments(fit_segments(SegmentSketches.from_records(fit)), fit, pool)
+    # Segments carry an affine form only where the pool does.
+    pooled = ConditionalLikelihood("affine", minimum_rows=0, minimum_affine_rows=0).fit_records(fit)
+    table = project_segments(
+        fit_segments(SegmentSketches.from_records(fit)), fit, pooled.calibration()
+    )
     return {
         "ours: temperatures by segment": table.survival(judged),
         "ours: affine by segment": table.survival(judged, "affine"),

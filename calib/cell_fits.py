@@ -103,13 +103,14 @@ def fit_temperature_cells(
         at_bound = "lower"
     limit = bounds[0] if at_bound == "lower" else bounds[1]
     temperature = limit if at_bound is not None else round_significant(1.0 / beta)
-    covariance = _sandwich(features, cells, fit)
+    chance = expit(features @ fit.coefficients)
+    covariance = _sandwich(features, chance, cells, fit)
     error = math.sqrt(covariance[0, 0])
     return TemperatureNumbers(
         temperature=temperature,
         at_bound=at_bound,
         log_error=error / abs(beta * cells.unit) if beta else math.inf,
-        confidence_error=_confidence_error(features, cells, fit, covariance),
+        confidence_error=_confidence_error(features, chance, cells, covariance),
         loss=fit.loss,
     )
 
@@ -149,7 +150,8 @@ def fit_affine(
             center=np.array([start[1] + level]),
         )
         theta, design = np.array([start[0], fit.coefficients[0] - level]), features[:, 1:]
-    covariance = _sandwich(design, cells, fit)
+    chance = expit(design @ fit.coefficients)
+    covariance = _sandwich(design, chance, cells, fit)
     errors = np.full(2, math.inf)
     errors[free] = np.sqrt(np.diag(covariance))
     return AffineNumbers(
@@ -158,7 +160,7 @@ def fit_affine(
         converged=fit.converged,
         slope_error=float(errors[0] / unit),
         intercept_error=float(errors[1]),
-        confidence_error=_confidence_error(design, cells, fit, covariance),
+        confidence_error=_confidence_error(design, chance, cells, covariance),
         loss=fit.loss,
     )
 
@@ -193,10 +195,9 @@ def cell_ece(cells: PositionCells, probability: Floats, n_bins: int) -> tuple[fl
     return float(np.abs(gap).sum()) / cells.total, null_level
 
 
-def _sandwich(features: Floats, cells: PositionCells, fit: LogisticFit) -> Floats:
+def _sandwich(features: Floats, chance: Floats, cells: PositionCells, fit: LogisticFit) -> Floats:
     """[P, P] covariance of the coefficients; infinite where the information is singular."""
     size = len(fit.coefficients)
-    chance = expit(features @ fit.coefficients)
     # Σw²(y - p)² of a cell, y² taken as y.
     residual = cells.squared_positive * (1.0 - 2.0 * chance) + cells.squared_weight * chance**2
     columns = np.ascontiguousarray(features.T)
@@ -212,11 +213,10 @@ def _sandwich(features: Floats, cells: PositionCells, fit: LogisticFit) -> Float
 
 
 def _confidence_error(
-    features: Floats, cells: PositionCells, fit: LogisticFit, covariance: Floats
+    features: Floats, chance: Floats, cells: PositionCells, covariance: Floats
 ) -> float:
     if not np.isfinite(covariance).all():
         return math.inf
-    chance = expit(features @ fit.coefficients)
     columns = np.ascontiguousarray(features.T)
     variance = ((covariance @ columns) * columns).sum(axis=0)
     variance *= (chance * (1.0 - chance)) ** 2

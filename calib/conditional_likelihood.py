@@ -264,6 +264,7 @@ class ConditionalLikelihood(TemperatureEstimator):
         usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
         temperature = evidence.temperature if usable else None
         continued = parent if temperature is None else temperature
+        known = continued == evidence.temperature and evidence.at_bound is None
         fit = PositionFit(
             position=index + 1,
             rows=rows,
@@ -271,7 +272,7 @@ class ConditionalLikelihood(TemperatureEstimator):
             temperature=temperature,
             continued_with=continued,
             ece_before=self._error(cells, 1.0),
-            ece_after=self._error(cells, continued),
+            ece_after=evidence.residual if known else self._error(cells, continued),
             residual=None if numbers is None else evidence.residual,
             null_level=None if numbers is None else evidence.null_level,
             reason=reason,

@@ -28,7 +28,10 @@ def looks_like_probabilities(values: ArrayLike) -> bool:
     """
     sent = np.asarray(values)
     numbers = (sent if sent.dtype.kind == "f" else sent.astype(np.float64)).ravel()
-    if ((numbers < 0.0) | (numbers > 1.0)).any():  # NaN is neither
+    if numbers.size < MINIMUM_EVIDENCE:
+        return False
+    # Two reductions that skip NaN, and for real logits nothing more: no copy of a long log.
+    if np.fmin.reduce(numbers) < 0.0 or np.fmax.reduce(numbers) > 1.0:
         return False
     return bool(np.count_nonzero(~np.isnan(numbers)) >= MINIMUM_EVIDENCE)
 

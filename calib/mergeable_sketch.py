@@ -110,7 +110,7 @@ class MergeableSketch(ABC):
         """
         logits = _matrix(confidence_logits)
         gamma = logits.shape[1]
-        full = np.full(len(logits), gamma) if verified is None else verified
+        full = np.broadcast_to(np.int16(gamma), len(logits)) if verified is None else verified
         longest, reached = checked_lengths(full, accepted, gamma)
         if len(reached) != len(logits):
             raise RecordError("accepted", len(reached), f"give {len(logits)} rows, as in logits")

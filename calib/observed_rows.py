@@ -71,6 +71,13 @@ class ObservedRows:
         # c* teaches about a position only in blocks that reached it, as acceptance does.
         return cls(limit, None, records.soft_labels)
 
+    @property
+    def hard_lengths(self) -> tuple[NDArray[np.integer], NDArray[np.integer]] | None:
+        """Accepted length and last observed position of all rows; None for other labels."""
+        if self._accepted is None or self._limit is None:
+            return None
+        return self._accepted, self._limit
+
     def positions(self, part: slice, count: int) -> Iterator[tuple[NDArray[np.intp], NDArray[Any]]]:
         """Per position: rows of the chunk with a label, and the labels (bool when hard)."""
         for position in range(count):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ def forgetting_weights(
     return [2.0 ** -(age / half_life) for age in ages]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)  # no slots: sums are kept once computed
 class PositionCells:
     """The cells of one position that hold rows, M of them, by ascending logit.
 
@@ -64,18 +65,18 @@ class PositionCells:
     rows: int
     unit: float
 
-    @property
+    @cached_property
     def total(self) -> float:
         """Σw of the position."""
         return float(self.weight.sum())
 
-    @property
+    @cached_property
     def effective_rows(self) -> float:
         """(Σw)² / Σw²: the rows of weight 1 that would be as much evidence."""
         squares = float(self.squared_weight.sum())
         return self.total**2 / squares if squares > 0.0 else 0.0
 
-    @property
+    @cached_property
     def one_class(self) -> bool:
         """Whether all labels are 0 or all are 1; True without rows."""
         accepted = float(self.positive.sum())

@@ -20,7 +20,9 @@ from calib.reliability import FRACTION_BITS
 
 __all__ = [
     "CHUNK_ROWS",
+    "HALF_RANGE",
     "LABEL_UNIT",
+    "LARGEST",
     "LOGIT_UNIT",
     "check_scale_exponent",
     "label_units",
@@ -33,8 +35,8 @@ __all__ = [
 LOGIT_UNIT = float(1 << 16)
 LABEL_UNIT = float(1 << FRACTION_BITS)
 CHUNK_ROWS = 1 << 15  # rows a pass: temporaries stay in cache, sums exact in fp64
-_HALF_RANGE = 4.0  # of the squashed logit
-_LARGEST = 65536.0  # |z| / scale above which sigma is 0 or 1 for every T that may be published
+HALF_RANGE = 4.0  # of the squashed logit
+LARGEST = 65536.0  # |z| / scale above which sigma is 0 or 1 for every T that may be published
 _USUAL = (1.0 / 16.0, 16.0)  # mean |z| that scale 1 resolves as well as any other
 _EXPONENTS = 100  # keeps z / scale a normal fp32 number for all but absurd logits
 
@@ -52,7 +54,9 @@ def check_scale_exponent(exponent: int) -> int:
 
 def scale_exponent(logits: NDArray[np.floating]) -> int:
     """The exponent e for which 2^e suits these logits; 0 for any of ordinary size."""
-    size = float(np.abs(logits).mean(dtype=np.float64)) if logits.size else 0.0
+    parts = (logits[start : start + CHUNK_ROWS] for start in range(0, len(logits), CHUNK_ROWS))
+    total = sum(float(np.abs(part).sum(dtype=np.float64)) for part in parts)
+    size = total / logits.size if logits.size else 0.0
     if size == 0.0 or not math.isfinite(size) or _USUAL[0] <= size <= _USUAL[1]:
         return 0
     # A typical |z| of two scales lies where cells are still narrow.
@@ -70,22 +74,22 @@ def scaled_logits(logits: NDArray[np.floating], exponent: int) -> NDArray[np.flo
         if exponent:
             value = value * np.float32(2.0**-exponent)
     # Two reductions and no copy; NaN fails both comparisons.
-    if value.size == 0 or (value.max() <= _LARGEST and value.min() >= -_LARGEST):
+    if value.size == 0 or (value.max() <= LARGEST and value.min() >= -LARGEST):
         return value
     finite = np.isfinite(np.asarray(logits, dtype=np.float64))
     if not finite.all():
         raise RecordError("confidence_logits", float(logits[~finite][0]), "give finite fp32 logits")
-    return np.clip(value, -_LARGEST, _LARGEST)
+    return np.clip(value, -LARGEST, LARGEST)
 
 
 def squash_cells(scaled: NDArray[np.float32], cells: int) -> NDArray[np.intp]:
     """Cell 0 … cells - 1 of each scaled logit; a non-negative logit is in the upper half."""
     squashed = np.abs(scaled)
-    squashed *= np.float32(1.0 / _HALF_RANGE)
+    squashed *= np.float32(1.0 / HALF_RANGE)
     squashed += np.float32(1.0)
     np.divide(scaled, squashed, out=squashed)
-    squashed += np.float32(_HALF_RANGE)
-    squashed *= np.float32(cells / (2.0 * _HALF_RANGE))
+    squashed += np.float32(HALF_RANGE)
+    squashed *= np.float32(cells / (2.0 * HALF_RANGE))
     index = squashed.astype(np.intp)
     return np.minimum(index, cells - 1, out=index)
 

@@ -57,3 +57,10 @@ def test_wrong_sources_are_named() -> None:
         ObservedRows.of_records(records, "soft")
     with pytest.raises(ConfigurationError, match="labels"):
         ObservedRows.of_records(records, "half")  # type: ignore[arg-type]
+
+
+def test_lengths_of_hard_labels_and_nothing_of_others() -> None:
+    hard = ObservedRows.of_lengths(np.array([2, 3, 0]), np.array([2, 1, 0])).hard_lengths
+    assert hard is not None
+    assert [list(each) for each in hard] == [[2, 1, 0], [2, 2, 0]]
+    assert ObservedRows.of_matrix(np.array([[0.25]])).hard_lengths is None

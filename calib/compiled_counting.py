@@ -1,0 +1,104 @@
+"""The loop that counts hard labels into logit sketches, compiled by Numba where it is installed.
+
+It gives the same integers as NumPy's passes in a fifth of the time. Loading Numba costs as much CPU
+as counting some eight million rows without it (0.3 to 0.5 s; the first time on a machine, 1 s more
+to compile). So a process loads it once it has counted that many: one that stops before has lost
+nothing, and one that goes on has lost at most as much as it could have saved by then.
+
+Letters: N rows, g = gamma draft positions, C cells.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from calib.squashed_logit import HALF_RANGE, LARGEST, LOGIT_UNIT
+
+__all__ = ["COLUMNS", "WORTH_LOADING", "HardLabelCounter", "hard_label_counter", "load"]
+
+# ([N, g] float32 scaled logits, [N] int16 accepted, [N] int16 last observed position,
+# [g, C, COLUMNS] int64 rows, Σz in 2^-16, accepts: added to). False, and nothing added, where a
+# logit, observed or not, is not within ±LARGEST.
+HardLabelCounter = Callable[[Any, Any, Any, Any], bool]
+
+COLUMNS: Final = 3
+WORTH_LOADING: Final = 8_000_000  # rows whose count pays for loading Numba
+
+_SIGNATURE: Final = "boolean(float32[:, ::1], int16[::1], int16[::1], int64[:, :, ::1])"
+_log = logging.getLogger(__name__)
+
+
+class _Demand:
+    """Rows that this process has counted; a rough sum is enough, so threads need no lock."""
+
+    rows = 0
+
+
+def hard_label_counter(rows: int) -> HardLabelCounter | None:
+    """The compiled loop for so many more rows, where it is loaded or worth loading; else None."""
+    _Demand.rows += rows
+    loaded = _compiled.cache_info().currsize > 0
+    return _compiled() if loaded or _Demand.rows >= WORTH_LOADING else None
+
+
+def load() -> bool:
+    """Compile or read the loop now and use it from here on, whatever the number of rows.
+
+    Returns:
+        Whether there is one: False without Numba.
+    """
+    return _compiled() is not None
+
+
+@cache
+def _compiled() -> HardLabelCounter | None:
+    if importlib.util.find_spec("numba") is None:
+        return None
+    numba = importlib.import_module("numba")
+    try:
+        # One signature: compiled once, and read from the cache by every later process.
+        return _as_counter(numba.njit(_SIGNATURE, cache=True, nogil=True)(_count_hard_labels))
+    except RuntimeError as error:  # no folder in which it may keep what it compiled
+        _log.info("the counting loop is compiled again in every process: %s", error)
+        return _as_counter(numba.njit(_SIGNATURE, nogil=True)(_count_hard_labels))
+
+
+def _as_counter(compiled: Any) -> HardLabelCounter:
+    counter: HardLabelCounter = compiled
+    return counter
+
+
+_HALF = np.float32(HALF_RANGE)
+_PER_HALF = np.float32(1.0 / HALF_RANGE)
+_ONE = np.float32(1.0)
+_LARGEST = np.float32(LARGEST)
+_UNITS = LOGIT_UNIT
+
+
+def _count_hard_labels(logits: Any, accepted: Any, limit: Any, table: Any) -> bool:
+    """Plain loops; :mod:`calib.squashed_logit` has the same arithmetic, operation by operation."""
+    outside = 0
+    for row in range(logits.shape[0]):
+        for position in range(logits.shape[1]):
+            outside += not abs(logits[row, position]) <= _LARGEST  # NaN too
+    if outside:
+        return False
+    last = np.int32(table.shape[1] - 1)
+    per_unit = np.float32(table.shape[1] / (2.0 * HALF_RANGE))
+    for row in range(logits.shape[0]):
+        length = accepted[row]
+        for position in range(limit[row]):
+            logit = logits[row, position]
+            squashed = logit / (abs(logit) * _PER_HALF + _ONE)
+            cell = min(np.int32((squashed + _HALF) * per_unit), last)
+            table[position, cell, 0] += 1
+            table[position, cell, 1] += np.int64(np.rint(np.float64(logit) * _UNITS))
+            table[position, cell, 2] += length > position
+    return True

@@ -1,0 +1,117 @@
+"""The compiled loop counts what NumPy's passes count, to the last bit, and is loaded when due."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from calib import compiled_counting
+from calib.compiled_counting import WORTH_LOADING, hard_label_counter
+from calib.errors import RecordError
+from calib.logit_sketch import LogitSketch
+from calib.squashed_logit import CHUNK_ROWS
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test begins and leaves as a process that has counted nothing."""
+    monkeypatch.setattr(compiled_counting._Demand, "rows", 0)
+    compiled_counting._compiled.cache_clear()
+    yield
+    compiled_counting._compiled.cache_clear()
+
+
+@pytest.fixture
+def compiled() -> None:
+    assert compiled_counting.load(), "the test environment holds Numba"
+
+
+def lengths(rows: int, seed: int, gamma: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    """Verified and accepted lengths, all of them possible."""
+    generator = np.random.default_rng(seed)
+    verified = generator.integers(0, gamma + 1, rows)
+    return verified, np.minimum(generator.integers(0, gamma + 1, rows), verified)
+
+
+def extremes(rows: int, gamma: int = 7) -> np.ndarray:
+    """Ordinary logits, edges of cells, both zeros, tiny, huge and clipped ones."""
+    generator = np.random.default_rng(3)
+    logits = generator.normal(0.0, 6.0, (rows, gamma)).astype(np.float32)
+    special = [0.0, -0.0, 4.0, -4.0, 12.0, 1e-42, -1e-42, 6e4, -6e4, 1e30, -1e30, 65536.0, 0.5]
+    logits.flat[: len(special) * 5] = np.repeat(special, 5)
+    return logits
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("exponent", [0, 3])
+@pytest.mark.parametrize("rows", [0, 1, 1000, CHUNK_ROWS + 11])
+def test_the_sums_are_those_of_numpy(rows: int, exponent: int) -> None:
+    logits = extremes(max(rows, 100))[:rows]
+    verified, accepted = lengths(rows, seed=rows)
+    found = LogitSketch.from_lengths(logits, accepted, verified, scale_exponent=exponent)
+
+    # The same labels as a matrix go the other way.
+    position = np.arange(7)
+    observed = position < np.minimum(accepted + 1, verified)[:, None]
+    labels = np.where(observed, (position < accepted[:, None]).astype(float), np.nan)
+    assert found == LogitSketch.from_labels(logits, labels, scale_exponent=exponent)
+    assert found.rows.tolist() == observed.sum(axis=0).tolist()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_float64_and_strided_logits_are_counted_alike() -> None:
+    logits = extremes(500)
+    _, accepted = lengths(500, seed=9)
+    plain = LogitSketch.from_lengths(logits, accepted)
+    assert LogitSketch.from_lengths(logits.astype(np.float64), accepted) == plain
+    assert LogitSketch.from_lengths(np.asfortranarray(logits), accepted) == plain
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_logit_that_is_not_finite_is_refused_where_nobody_observed_it_too() -> None:
+    logits = np.zeros((4, 3), dtype=np.float32)
+    logits[2, 2] = np.nan
+    with pytest.raises(RecordError, match="finite fp32 logits"):
+        LogitSketch.from_lengths(logits, np.zeros(4, dtype=np.int64))
+
+
+def test_it_is_loaded_for_a_log_that_pays_for_it() -> None:
+    assert hard_label_counter(WORTH_LOADING) is not None
+    assert hard_label_counter(1) is not None
+
+
+def test_it_is_loaded_once_many_small_batches_would_have_paid_for_it() -> None:
+    assert hard_label_counter(WORTH_LOADING - 1) is None
+    assert hard_label_counter(1) is not None
+
+
+def test_it_is_loaded_when_asked() -> None:
+    assert hard_label_counter(1) is None
+    assert compiled_counting.load()
+    assert hard_label_counter(1) is not None
+
+
+def test_without_numba_numpy_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "numba" else real(name)
+    )
+    assert not compiled_counting.load()
+    assert hard_label_counter(WORTH_LOADING) is None
+    assert LogitSketch.from_lengths([[1.0, 2.0]], [1]).rows.tolist() == [1, 1]
+
+
+def test_sketching_a_few_rows_does_not_load_numba() -> None:
+    code = (
+        "import sys; from calib.logit_sketch import LogitSketch; "
+        "LogitSketch.from_lengths([[1.0, 2.0]], [1]); print('numba' in sys.modules)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert answer.stdout.strip() == "False"
