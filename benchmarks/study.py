@@ -33,6 +33,7 @@ from benchmarks import bench_drift, bench_segments, study_accuracy, study_drift,
 from benchmarks.measurement import machine_facts
 from benchmarks.study_cost import cost
 from benchmarks.study_real import real
+from benchmarks.study_summary import summary
 from benchmarks.study_tables import render, replace_between_markers
 from benchmarks.study_targets import targets
 
@@ -40,6 +41,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "study"
 COMBINED = "study.json"
 DOCUMENT = HERE.parent / "docs" / "study.md"
+README = HERE.parent / "README.md"
 REPLAY = HERE / "results" / "replay"
 
 Parts = dict[str, tuple[Callable[[], Any], Callable[[], Any]]]
@@ -73,21 +75,21 @@ def peers_part(
 
 # By name: in full, and quick. Cheap and telling parts first.
 PARTS: Parts = {
-    "accuracy_1k": accuracy_part(1000, 4),
+    "accuracy_1k": accuracy_part(1000, 8),
     "real": (real, lambda: real(peers=False, limit=400)),
-    "gate": (lambda: study_gate.gate(100, 60), lambda: study_gate.gate(1, 1)),
+    "gate": (lambda: study_gate.gate(200, 100), lambda: study_gate.gate(1, 1)),
     "gate_better": (lambda: study_gate.better(60), lambda: study_gate.better(1)),
-    "drift_delay": (lambda: bench_drift.delay(4), lambda: bench_drift.delay(1, after=500)),
-    "accuracy_10k": accuracy_part(10_000, 2),
+    "drift_delay": (lambda: bench_drift.delay(8), lambda: bench_drift.delay(1, after=500)),
+    "accuracy_10k": accuracy_part(10_000, 4),
     "segments": (
         lambda: segments(
             [*((shape, 3000) for shape in bench_segments.SHAPES), (ALIKE, 1000), (ALIKE, 10_000)],
-            2,
+            8,
             51_200,
         ),
         lambda: segments([(ALIKE, 500)], 1, 1280),
     ),
-    "accuracy_100k": accuracy_part(100_000, 1, study_accuracy.LEAKS),
+    "accuracy_100k": accuracy_part(100_000, 2, study_accuracy.LEAKS),
     "cost_100k": (lambda: cost(100_000, 2), lambda: cost(500, 1, memory=False)),
     "drift_null": (lambda: bench_drift.null(1_000_000, 0), lambda: bench_drift.null(500, 0)),
     "scores": (
@@ -98,13 +100,13 @@ PARTS: Parts = {
         lambda: cost(1_000_000, 1, peers=False),
         lambda: cost(500, 1, memory=False, peers=False),
     ),
-    "peers_1k": peers_part(1000, 2),
-    "peers_10k": peers_part(10_000, 1),
+    "peers_1k": peers_part(1000, 4),
+    "peers_10k": peers_part(10_000, 2),
     "drift_cost": (bench_drift.cost, lambda: bench_drift.cost(2000)),
     "drift_long": (lambda: bench_drift.long_run(5_000_000), lambda: bench_drift.long_run(5000)),
-    "drift_extra": (lambda: study_drift.extra(4), lambda: study_drift.extra(1, rows=1500)),
+    "drift_extra": (lambda: study_drift.extra(8), lambda: study_drift.extra(1, rows=1500)),
     "drift_run_length": (
-        lambda: bench_drift.run_length(60),
+        lambda: bench_drift.run_length(200),
         lambda: bench_drift.run_length(1, cut=1000),
     ),
     "peers_100k": peers_part(100_000, 1, ("leak .18",)),
@@ -181,6 +183,11 @@ def main(arguments: list[str] | None = None) -> None:
         sections = {"targets": targets(found)} | render(found, replays())
         page = replace_between_markers(page, sections)
         document.write_text(page, encoding="utf-8")
+    if document == DOCUMENT:
+        page = replace_between_markers(
+            README.read_text(encoding="utf-8"), {"summary": summary(found)}
+        )
+        README.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

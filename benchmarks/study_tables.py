@@ -68,7 +68,9 @@ def ece_against_rows(found_in: Sequence[Document]) -> str:
                 [name, *(number(found["ece"][name]) for found in chosen)]
                 for name in chosen[0]["ece"]
             ]
-            parts.append(table(head, body) + f"\n\nMeans of {chosen[0]['seeds']} seeds.")
+            seeds = chosen[0]["seeds"]
+            means = f"Means of {seeds} seeds." if seeds > 1 else "One seed."
+            parts.append(f"{table(head, body)}\n\n{means}")
     return "\n\n".join(parts)
 
 

@@ -11,6 +11,7 @@ from scipy.special import expit
 
 from benchmarks import study
 from benchmarks.study_peers import online_estimator
+from benchmarks.study_summary import summary
 from benchmarks.study_tables import SECTIONS, delay_cell, number, render, replace_between_markers
 from benchmarks.study_targets import targets
 from calib.records import AcceptanceRecords
@@ -76,6 +77,18 @@ def test_the_page_has_every_section_and_its_tables_are_current() -> None:
     found = json.loads((ROOT / "benchmarks" / "results" / "study.json").read_text())
     sections = {"targets": targets(found)} | render(found, {})
     assert replace_between_markers(text, sections) == text
+
+
+def test_readme_quotes_the_study_as_it_stands() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "benchmarks" / "results" / "study.json").read_text())
+    quoted = summary(found)
+    assert "dspark-calib" in quoted
+    assert replace_between_markers(text, {"summary": quoted}) == text
+
+
+def test_readme_quotes_nothing_of_half_a_study() -> None:
+    assert summary({"peers_10k": {"result": []}}) == ""
 
 
 def test_online_estimator_finds_slope_and_intercepts() -> None:
