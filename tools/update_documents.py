@@ -19,7 +19,11 @@ from calib.shipped import shipped_telemetry, shipped_telemetry_early
 from calib.throughput_arms import fit_arms
 from calib.throughput_study import StudyCell, StudyRules, throughput_study
 from monitoring.reports.fit_report import FitOptions, FitReport, fit_report
-from monitoring.reports.markdown import acceptance_markdown, results_markdown
+from monitoring.reports.markdown import (
+    acceptance_markdown,
+    results_markdown,
+    summary_markdown,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 GAMMA = 7  # of the shipped drafter
@@ -88,7 +92,7 @@ def documents() -> dict[Path, dict[str, str]]:
         f"{acceptance_markdown(early)}\n\n{results_markdown(early)}"
     )
     return {
-        ROOT / "README.md": {"results": results_markdown(main), "worth": worth_markdown()},
+        ROOT / "README.md": {"results": summary_markdown(main), "worth": worth_markdown()},
         shipped_telemetry().parent / "README.md": {"results": card},
     }
 

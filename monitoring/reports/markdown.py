@@ -15,7 +15,7 @@ from monitoring.reports.tables import (
     segment_table,
 )
 
-__all__ = ["acceptance_markdown", "markdown_table", "results_markdown"]
+__all__ = ["acceptance_markdown", "markdown_table", "results_markdown", "summary_markdown"]
 
 _MISSING = "–"
 
@@ -26,6 +26,27 @@ def results_markdown(report: FitReport) -> str:
     Args:
         report: a fit judged on prompts it has not seen.
     """
+    evaluation = report.evaluation
+    parts = [
+        *_survival(report, segment_table(evaluation)),
+        "What more flexible calibrators reach on the same split (one per position):",
+        _references(reference_table(report)),
+        "What the next logit knows, corr(y_i − c_i, z_{i+1}) on rows that reach position i "
+        f"(c from the {evaluation.leak_model} fit), with 95 % intervals:",
+        _leak(leak_table(evaluation)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary_markdown(report: FitReport) -> str:
+    """The first two of those tables, with slices by one tag only; ends with a newline."""
+    crossed = {part.name for part in report.evaluation.segments if len(part.tags) > 1}
+    slices = segment_table(report.evaluation)
+    return "\n\n".join(_survival(report, slices.drop(index=crossed & set(slices.index)))) + "\n"
+
+
+def _survival(report: FitReport, slices: pd.DataFrame) -> list[str]:
+    """Conditions, and survival by position and by slice."""
     split, evaluation = report.split, report.evaluation
     conditions = (
         f"Fitted by Sequential Temperature Scaling on {split.fit_rows:,} blocks of "
@@ -35,19 +56,13 @@ def results_markdown(report: FitReport) -> str:
         "interval over prompts; *perfect* is the plug-in ECE that a perfectly calibrated model "
         "would show on as many rows. All in percent, but for AUC and lengths."
     )
-    parts = [
+    return [
         conditions,
         "Survival confidence by position:",
         _positions(position_table(evaluation.overall, "survival")),
         "Survival confidence by slice, means over positions, and the debiased error over all:",
-        _segments(segment_table(evaluation)),
-        "What more flexible calibrators reach on the same split (one per position):",
-        _references(reference_table(report)),
-        "What the next logit knows, corr(y_i − c_i, z_{i+1}) on rows that reach position i "
-        f"(c from the {evaluation.leak_model} fit), with 95 % intervals:",
-        _leak(leak_table(evaluation)),
+        _segments(slices),
     ]
-    return "\n\n".join(parts) + "\n"
 
 
 def acceptance_markdown(report: FitReport) -> str:

@@ -7,7 +7,12 @@ import pytest
 
 from calib.records import AcceptanceRecords
 from monitoring.reports.fit_report import FitOptions, FitReport, fit_report
-from monitoring.reports.markdown import acceptance_markdown, markdown_table, results_markdown
+from monitoring.reports.markdown import (
+    acceptance_markdown,
+    markdown_table,
+    results_markdown,
+    summary_markdown,
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +27,7 @@ def report() -> FitReport:
         "accepted": accepted_here.cumprod(axis=1).sum(axis=1).astype(np.uint8),
         "prompt": [f"prompt {i // 20}" for i in range(4000)],
         "domain": ["math" if i % 2 else "chat" for i in range(4000)],
+        "sampling_temperature": np.resize(np.float32([0.0, 0.0, 1.0]), 4000),
     }
     records = AcceptanceRecords.from_columns(2, columns)
     return fit_report(records, FitOptions(with_references=True))
@@ -56,6 +62,16 @@ def test_conditions_and_slices_are_stated(report: FitReport) -> None:
         assert len(_cells(text, name)) == 9
     assert "nan" not in text.lower()
     assert text.endswith("|\n")
+
+
+def test_a_summary_has_the_same_numbers_and_no_crossed_slices(report: FitReport) -> None:
+    whole, summary = results_markdown(report), summary_markdown(report)
+    crossed = [part.name for part in report.evaluation.segments if len(part.tags) > 1]
+    assert crossed
+    assert _cells(summary, "domain=math") == _cells(whole, "domain=math")
+    assert any(f"| {name} |" in whole for name in crossed)
+    assert not any(f"| {name} |" in summary for name in crossed)
+    assert "corr(" not in summary
 
 
 def test_acceptance_without_soft_labels_shows_a_dash(report: FitReport) -> None:
