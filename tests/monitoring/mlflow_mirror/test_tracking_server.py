@@ -5,10 +5,12 @@ One server for the whole module: its start takes ten seconds on a quiet machine.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ import numpy as np
 import pytest
 
 from calib.calibration import Calibration
+from monitoring.mlflow_mirror.contents import Content
 from monitoring.mlflow_mirror.delivery import Delivery
 from monitoring.mlflow_mirror.errors import TrackingAwayError
 from monitoring.mlflow_mirror.mirror import Mirror
 from monitoring.mlflow_mirror.names import AliasNames
+from monitoring.mlflow_mirror.numbers import Metric
 from monitoring.mlflow_mirror.tracking_place import TrackingPlace, bound_calls
 from monitoring.mlflow_mirror.tracking_server import TrackingServer, tags_of_run
 from monitoring.published_document import document_maker, render
@@ -322,3 +326,57 @@ def _delivered(store: Database) -> int:
 def _holds(store: Database, owner: str) -> bool:
     with store.read() as connection:
         return any(entry.lease_owner == owner for entry in outbox.list_entries(connection))
+
+
+def test_r79_threads_and_coroutines_that_refit_two_keys_write_each_to_its_own_run(
+    server: MlflowServer,
+) -> None:
+    """One client, four writers in turns: MLflow's notion of an active run must play no part."""
+    tracking = TrackingServer(TrackingPlace(server.url))
+    steps = range(5)
+
+    def content(writer: str, step: int) -> Content:
+        return Content(
+            identity=f"r79/{writer}",
+            name=writer,
+            started_at=1_800_000_000.0,
+            at=1_800_000_000.0 + step,
+            parameters={"writer": writer},
+            metrics=(Metric("number", float(len(writer) * 100 + step), step),),
+        )
+
+    def write(writer: str, step: int) -> None:
+        run = tracking.run(f"dspark-calib.r79-{writer.split()[0]}", content(writer, step))
+        assert run is not None
+        tracking.log(run, content(writer, step))
+
+    def thread(writer: str) -> None:
+        for step in steps:
+            write(writer, step)
+
+    async def coroutine(writer: str) -> None:
+        for step in steps:
+            write(writer, step)
+            await asyncio.sleep(0)
+
+    async def coroutines() -> None:
+        await asyncio.gather(coroutine("first coroutine"), coroutine("second coroutine"))
+
+    with ThreadPoolExecutor(3) as pool:
+        tasks = [pool.submit(thread, f"{key} thread") for key in ("first", "second")]
+        tasks.append(pool.submit(asyncio.run, coroutines()))
+        for task in tasks:
+            task.result(120.0)
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient(server.url)
+    for key in ("first", "second"):
+        found = runs(server.url, f"r79-{key}")
+        assert set(found) == {f"{key} thread", f"{key} coroutine"}
+        for writer, run in found.items():
+            assert run.data.params == {"writer": writer}
+            history = client.get_metric_history(run.info.run_id, "number")
+            assert {(m.step, m.value) for m in history} == {
+                (step, float(len(writer) * 100 + step)) for step in steps
+            }
