@@ -32,6 +32,7 @@ Labels = NDArray[np.uint8] | NDArray[np.float64]
 _UNIT = float(1 << FRACTION_BITS)
 _POINTS_PER_DECADE = 20  # of the first pass, as dense as SGLang's grid
 _FLAT = 2.0**-22  # errors closer than the rounding of fp32 probabilities are equal
+_SMALLEST = 1e-6  # fp32 knows no closer to 0 or 1
 _TOWARDS_ZERO = 1e-30  # sigma(z / T) is then 0, 1/2 or 1
 _TOWARDS_INFINITY = 1e30  # … and 1/2
 
@@ -104,6 +105,15 @@ class SurvivalObjective:
             sums += _fixed_sums(bins, values, self._n_bins)
         spread = np.sqrt(sums / _UNIT).sum()
         return float(math.sqrt(2.0 / math.pi) * spread / self.rows)
+
+    def log_loss(self, temperature: float) -> float:
+        """Mean log loss of the survival in nats, probabilities kept within 1e-6 of 0 and 1."""
+        total = 0.0
+        for part, product in self._products(temperature):
+            p = np.clip(product.astype(np.float64), _SMALLEST, 1.0 - _SMALLEST)
+            labels = self._labels[part]
+            total -= float((labels * np.log(p) + (1.0 - labels) * np.log1p(-p)).sum())
+        return total / self.rows
 
     def survive(self, temperature: float) -> NDArray[np.float32]:
         """[M] survival including this position."""

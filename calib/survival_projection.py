@@ -9,7 +9,10 @@ verified rows as target it is plain Sequential Temperature Scaling.
 Both forms minimise the binned calibration error, as the paper does. The affine form starts from its
 log loss, and keeps to that optimum where labels are hard: a search in two dimensions would fit
 their noise. A factor is at most 1: it can lower what earlier positions left, never raise it. Where
-that leaves a gap, the position has a status instead of a number.
+that leaves a gap, the position has a status instead of a number. So it has where the error of an
+imputed survival falls but its log loss rises above that of the parent's number: there the best
+temperature mends the mean by flattening every logit, and with them the ranking that the scheduler
+lives on.
 
 Letters: N rows, g = gamma draft positions.
 """
@@ -244,6 +247,17 @@ def _temperature(
     )
     usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
     temperature = evidence.temperature if usable else None
+    if imputed and temperature is not None:
+        rises = objective.log_loss(temperature) - objective.log_loss(parent)
+        if rises > _GAIN:
+            status, reason = (
+                PositionStatus.TEMPERATURE_CANNOT_FIT,
+                (
+                    f"The best temperature, {temperature:g}, lowers the calibration error and raises "
+                    f"the log loss by {rises:.4f} nats over {parent:g}: it flattens the ranking."
+                ),
+            )
+            temperature = None
     continued = parent if temperature is None else temperature
     return PositionFit(
         position=index + 1,

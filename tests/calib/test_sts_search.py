@@ -36,6 +36,9 @@ def test_agrees_with_float64_arithmetic() -> None:
         p = before / (1 + np.exp(-blocks.logits[:, 1].astype(np.float64) / temperature))
         sums = np.bincount((p * 15).astype(int), p - y, 15)
         assert tested.ece(temperature) == pytest.approx(np.abs(sums).sum() / len(p), abs=2e-5)
+        kept = np.clip(p, 1e-6, 1 - 1e-6)
+        loss = -np.where(y == 1, np.log(kept), np.log1p(-kept)).mean()
+        assert tested.log_loss(temperature) == pytest.approx(loss, rel=1e-5)
 
 
 def test_null_level_is_the_error_of_perfect_predictions() -> None:
