@@ -90,14 +90,14 @@ PARTS: Parts = {
         lambda: segments([(ALIKE, 500)], 1, 1280),
     ),
     "accuracy_100k": accuracy_part(100_000, 2, study_accuracy.LEAKS),
-    "cost_100k": (lambda: cost(100_000, 2), lambda: cost(500, 1, memory=False)),
+    "cost_100k": (lambda: cost(100_000, 3), lambda: cost(500, 1, memory=False)),
     "drift_null": (lambda: bench_drift.null(1_000_000, 0), lambda: bench_drift.null(500, 0)),
     "scores": (
         lambda: study_accuracy.scores(10_000, 51_200),
         lambda: study_accuracy.scores(300, 1280),
     ),
     "cost_1m": (
-        lambda: cost(1_000_000, 1, peers=False),
+        lambda: cost(1_000_000, 2, peers=False),
         lambda: cost(500, 1, memory=False, peers=False),
     ),
     "peers_1k": peers_part(1000, 4),

@@ -29,6 +29,7 @@ from benchmarks.measurement import Method, extra_megabytes, measure, sglang_meth
 from benchmarks.study_peers import INSTALLED, conditional_arm, netcal_calibrator, sklearn_calibrator
 from calib import compiled_counting
 from calib.conditional_likelihood import ConditionalLikelihood
+from calib.sts_parity import fit_sts_parity
 from tests.calib.sglang_fitter import sglang_fitter
 from tests.support.leaky_generator import simulate_leaky
 
@@ -50,8 +51,15 @@ PEERS: dict[str, tuple[str, Any, str]] = {
 }
 REFERENCE = "SGLang's fitter"
 PARITY = "ours: STS, parity mode"
+HISTOGRAM = "ours: STS, histogram mode"
 OURS = {f"ours: {name}": method for name, method in METHODS.items()}
-NAMES = (REFERENCE, PARITY, *(n for n, peer in PEERS.items() if INSTALLED[peer[0]]), *OURS)
+NAMES = (
+    REFERENCE,
+    PARITY,
+    HISTOGRAM,
+    *(n for n, peer in PEERS.items() if INSTALLED[peer[0]]),
+    *OURS,
+)
 
 
 def method(name: str, stack: ExitStack) -> Method:
@@ -62,7 +70,11 @@ def method(name: str, stack: ExitStack) -> Method:
     if name in PEERS:
         _, make, kind = PEERS[name]
         return peer(make(kind))
-    return parity if name == PARITY else OURS[name]
+    return {PARITY: parity, HISTOGRAM: histogram, **OURS}[name]
+
+
+def histogram(blocks: Any) -> list[float]:
+    return list(fit_sts_parity(blocks.logits, blocks.prefix_mask, histogram=True).temperatures)
 
 
 def without_numba(blocks: Any) -> list[float]:
@@ -108,7 +120,7 @@ def cost(rows: int, repeats: int, *, memory: bool = True, peers: bool = True) ->
         for _ in range(repeats):
             for name, arm in arms.items():
                 # What takes milliseconds is measured more often: the smallest counts.
-                often = 3 if name.startswith("ours") and name != PARITY else 1
+                often = 3 if name.startswith("ours") and "STS" not in name else 1
                 seconds[name] += [measure(arm, blocks)[0] for _ in range(often)]
     reference = min(seconds[REFERENCE])
     return {
