@@ -8,19 +8,30 @@
 * MiniMax: everything behind ``dspark.``, perhaps within ``model.`` or ``language_model.model.``.
 
 The heads are the same everywhere; the backbones are not. A V4 or MiniMax backbone is not built
-here, so of such a checkpoint the heads alone can be taken: :func:`head_tensors`.
+here, but the heads of such a checkpoint can be told: :func:`head_tensors`, which
+``dspark-calib doctor --checkpoint`` looks at. No torch: a header of names and shapes will do.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-
-from torch import Tensor
+from typing import Any, Protocol, TypeVar
 
 from calib.errors import TargetLoadError
 
-__all__ = ["head_tensors", "is_training_only", "plain_name"]
+__all__ = ["Shaped", "head_tensors", "is_training_only", "plain_name"]
+
+
+class Shaped(Protocol):
+    """A tensor, or what a file's header says of one."""
+
+    @property
+    def shape(self) -> Any:
+        """Its sizes."""
+
+
+ShapedT = TypeVar("ShapedT", bound=Shaped)
 
 _PREFIX = re.compile(r"(?:language_model\.model\.|model\.)?dspark\.|model\.")
 _V4 = re.compile(r"(?:model\.)?mtp\.(?P<layer>\d+)\.(?P<rest>.+)")
@@ -48,7 +59,7 @@ def is_training_only(name: str) -> bool:
     return plain_name(name).startswith("verifier_")
 
 
-def head_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def head_tensors(tensors: Mapping[str, ShapedT]) -> dict[str, ShapedT]:
     """Markov and confidence head of a checkpoint of any of these projects, under DeepSpec's names.
 
     Args:
@@ -60,7 +71,7 @@ def head_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         TargetLoadError: neither head is there, or more than one confidence head.
     """
-    found: dict[str, Tensor] = {}
+    found: dict[str, ShapedT] = {}
     for name in sorted(tensors, key=_layer):
         layered = _V4.fullmatch(name)
         plain = plain_name(name if layered is None else layered["rest"])

@@ -52,6 +52,10 @@ def doctor(
     sts_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Calibration file that SGLang loads.")
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="The drafter's weights: a safetensors file or folder."),
+    ] = None,
     engine_id: Annotated[
         str | None, typer.Option(help="DSPARK_CALIB_ENGINE_ID of the engine.")
     ] = None,
@@ -68,8 +72,9 @@ def doctor(
         from api.doctor.findings import Level, worst
         from calib.errors import ConfigurationError
 
-        if drafter is None and status_file is None and engine_info is None and sts_file is None:
-            remedy = "give --drafter, --status-file, --engine-info or --sts-file"
+        sides = (drafter, status_file, engine_info, sts_file, checkpoint)
+        if all(side is None for side in sides):
+            remedy = "give --drafter, --status-file, --engine-info, --sts-file or --checkpoint"
             raise ConfigurationError("doctor", None, remedy)
         service = None
         if drafter is not None:
@@ -81,6 +86,10 @@ def doctor(
         findings = _findings(
             engine.value, service, status_file, engine_info, sts_file, engine_id, gamma
         )
+        if checkpoint is not None:
+            from api.doctor.checkpoint import checkpoint_findings
+
+            findings += checkpoint_findings(checkpoint, gamma=gamma)
         level = worst(findings)
         if as_json:
             shown = [dataclasses.asdict(finding) for finding in findings]
@@ -104,7 +113,8 @@ def _findings(
     gamma: int | None,
 ) -> list[Finding]:
     from api.doctor.calibration_file import file_findings
-    from api.doctor.live_engine import engine_page, sglang_findings, vllm_findings
+    from api.doctor.live_engine import engine_pages, sglang_findings
+    from api.doctor.live_vllm import vllm_findings
     from api.doctor.plugin_status import status_findings
     from api.doctor.service_state import service_findings
     from calib.canonical_json import parse_json_object
@@ -117,8 +127,12 @@ def _findings(
     if service is not None:
         findings += service_findings(service, status, engine_id)
     if engine_info is not None:
-        looked = sglang_findings if engine == Engine.SGLANG else vllm_findings
-        findings += looked(engine_page(engine, engine_info), gamma=gamma)
+        pages = engine_pages(engine, engine_info)
+        if engine == Engine.SGLANG:
+            findings += sglang_findings(pages, gamma=gamma)
+        else:
+            target = None if service is None else service["drafter"]["key"]["target_model"]
+            findings += vllm_findings(pages, gamma=gamma, target=target)
     if sts_file is not None:
         champion = None if service is None else service["served"]
         findings += file_findings(sts_file, gamma=gamma, champion=champion)

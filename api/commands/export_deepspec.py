@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from api.boundary import exit_codes
-from api.commands.export_sglang import calibration_of_document
+from api.commands.calibration_source import calibration_of_document
 
 __all__ = ["export_deepspec"]
 

@@ -8,42 +8,45 @@ from typing import Annotated
 
 import typer
 
-from api.boundary import exit_codes
-from api.commands.export_sglang import calibration_of_document
+from api.commands.calibration_source import sts_of_source
+from api.service_calls import DEFAULT_URL, ServiceToken, ServiceUrl, service_exit_codes
 
 __all__ = ["export_tensorrt_llm"]
+
+_PROVENANCE = ("gamma", "status", "drafter", "revision", "publication")
 
 
 def export_tensorrt_llm(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="calibration.json, report.json, a revision, a polled answer or an STS file.",
-            metavar="FILE",
+            help="A drafter of the service, or a file: calibration.json, report.json, a revision, "
+            "a polled answer or an STS file.",
+            metavar="DRAFTER|FILE",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, in one step.")],
     gamma: Annotated[
         int | None, typer.Option(min=1, help="Block size; a longer calibration is cut to it.")
     ] = None,
+    revision: Annotated[
+        int | None, typer.Option(min=0, help="This revision of the drafter, not its champion.")
+    ] = None,
+    url: ServiceUrl = DEFAULT_URL,
+    token: ServiceToken = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written.")] = False,
 ) -> None:
     """Write the STS values that TensorRT-LLM loads at its start."""
-    with exit_codes():
+    with service_exit_codes():
         from calib.atomic_files import write_bytes_atomically
-        from calib.canonical_json import parse_json_object
         from calib.formats.tensorrt_llm import parse_tensorrt_llm, tensorrt_llm_bytes
 
-        document = parse_json_object(source.read_bytes(), str(source))
-        found = calibration_of_document(document, str(source))
-        own = found if gamma is None else found.prefix(gamma)
-        extra = {"gamma": own.gamma, "status": str(own.status)}
-        revision = document.get("revision")
-        if isinstance(revision, int) and not isinstance(revision, bool):
-            extra["revision"] = revision
-        data = tensorrt_llm_bytes(own.temperatures, extra)
-        written = parse_tensorrt_llm(data, own.gamma, source=str(source))
+        found = json.loads(sts_of_source(source, gamma, revision, url, token))
+        extra = {name: found[name] for name in _PROVENANCE if name in found}
+        data = tensorrt_llm_bytes(found["temperatures"], extra)
+        # Read back before a file is touched.
+        written = parse_tensorrt_llm(data, gamma, source=source)
         write_bytes_atomically(out, data + b"\n")
         numbers = ", ".join(f"{value:g}" for value in written)
         said = json.dumps({"file": str(out), "temperatures": list(written)})
-        typer.echo(said if as_json else f"{out}: gamma {own.gamma}, temperatures {numbers}")
+        typer.echo(said if as_json else f"{out}: gamma {len(written)}, temperatures {numbers}")

@@ -1,4 +1,4 @@
-"""Findings from a live engine's own pages: SGLang's ``/server_info``, vLLM's ``/metrics``."""
+"""A live engine's own pages, and what SGLang's ``/server_info`` gives away."""
 
 from __future__ import annotations
 
@@ -8,43 +8,66 @@ from pathlib import Path
 from typing import Any
 
 from api.doctor.findings import Finding, Level
+from api.doctor.live_vllm import CONFIGURATION, METRICS, MODELS, VERSION
+from api.doctor.versions import version_finding
 from calib.canonical_json import parse_json_object
 from calib.errors import ConfigurationError
-from calib.formats.vllm_metrics import parse_scrape
 
-__all__ = ["engine_page", "sglang_findings", "vllm_findings"]
+__all__ = ["engine_pages", "sglang_findings"]
 
 _SECONDS = 10.0
-_PAGES = {"sglang": "/server_info", "vllm": "/metrics"}
+_SERVER_INFO = "/server_info"
+# The first of each is always there; others may not be served.
+_PAGES = {"sglang": (_SERVER_INFO,), "vllm": (METRICS, VERSION, MODELS, CONFIGURATION)}
 
 
-def engine_page(engine: str, place: str) -> str:
-    """The page of an engine at an address, or as it was saved.
+def engine_pages(engine: str, place: str) -> dict[str, str]:
+    """Pages of an engine at an address by their path, or the one that was saved.
+
+    Args:
+        engine: ``sglang`` or ``vllm``.
+        place: its address, with or without one of the paths; or a file.
 
     Raises:
         ConfigurationError: it cannot be fetched.
         OSError: it cannot be read.
     """
     if not place.startswith(("http://", "https://")):
-        return Path(place).read_text("utf-8")
+        text = Path(place).read_text("utf-8")
+        whole = CONFIGURATION if text.lstrip().startswith("{") else METRICS
+        return {_SERVER_INFO if engine == "sglang" else whole: text}
     import httpx
 
     where = place.rstrip("/")
-    where = where if where.endswith(_PAGES[engine]) else where + _PAGES[engine]
-    try:
-        return httpx.get(where, timeout=_SECONDS).raise_for_status().text
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        reason = str(error) or type(error).__name__
-        raise ConfigurationError("--engine-info", where, f"{reason}; is the engine up?") from error
+    for page in _PAGES[engine]:
+        where = where.removesuffix(page)
+    found = {}
+    with httpx.Client(timeout=_SECONDS) as http:
+        for page in _PAGES[engine]:
+            try:
+                found[page] = http.get(where + page).raise_for_status().text
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                if found:  # the engine is up, and does not show this page
+                    continue
+                reason = str(error) or type(error).__name__
+                remedy = f"{reason}; is the engine up?"
+                raise ConfigurationError("--engine-info", where + page, remedy) from error
+    return found
 
 
-def sglang_findings(page: str, *, gamma: int | None) -> Iterator[Finding]:
-    """What ``/server_info`` says: mode, gamma, calibration file, simulated acceptance.
+def sglang_findings(pages: Mapping[str, str], *, gamma: int | None) -> Iterator[Finding]:
+    """What ``/server_info`` says: version, mode, gamma, calibration file, simulated acceptance.
+
+    Args:
+        pages: as :func:`engine_pages` gives them.
+        gamma: draft positions that the service has; None unknown.
 
     Raises:
         FormatError: it is no JSON object.
     """
-    found = parse_json_object(page.encode(), "server_info")
+    found = parse_json_object(pages[_SERVER_INFO].encode(), "server_info")
+    if isinstance(found.get("version"), str):
+        yield version_finding("sglang", found["version"])
     algorithm = str(found.get("speculative_algorithm") or "").upper()
     if "speculative_algorithm" in found and algorithm != "DSPARK":
         yield Finding(
@@ -70,33 +93,6 @@ def sglang_findings(page: str, *, gamma: int | None) -> Iterator[Finding]:
         )
     for record in records:
         yield from _sglang_record(record, gamma)
-
-
-def vllm_findings(page: str, *, gamma: int | None) -> Iterator[Finding]:
-    """What ``/metrics`` says: whether it speculates, and with how many positions.
-
-    Raises:
-        FormatError: it is no page of metrics.
-    """
-    found = parse_scrape(page, "/metrics")
-    if not found:
-        yield Finding(
-            "speculation",
-            Level.FAIL,
-            "the engine has no speculation counters: speculation is off",
-            "start it with --speculative-config",
-        )
-    for series, counters in found.items():
-        width = len(counters.per_position)
-        if gamma is not None and width > gamma:
-            yield Finding(
-                "gamma",
-                Level.FAIL,
-                f"engine {series.engine} drafts {width} positions, the service calibrates {gamma}",
-                f"set num_speculative_tokens to {gamma}, or register another drafter",
-            )
-        else:
-            yield Finding("gamma", Level.OK, f"engine {series.engine} drafts {width} positions")
 
 
 def _sglang_file(found: Mapping[str, Any]) -> Iterator[Finding]:

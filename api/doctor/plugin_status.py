@@ -16,6 +16,18 @@ _FAULTS = {
     "broadcasts_failed": "the ranks could not be told alike; the engine's log says why",
     "telemetry_faults": "rows could not be read from the engine's step; its log says why",
 }
+_FAULT = "poll_failed_"
+_UNREACHED = "check DSPARK_CALIB_URL, and that the service runs"
+_DISBELIEVED = "what answers there is no dspark-calib, or something between changes its answers"
+_REMEDIES = {
+    "connect": _UNREACHED,
+    "timeout": _UNREACHED,
+    "conflict": "compare gamma: the engine's is longer than the drafter's, or register another",
+    "not_found": "register the drafter, or mend DSPARK_CALIB_DRAFTER",
+    "unauthorized": "give a token with the scope read:temperatures",
+    "server_error": "look at the service's log",
+    "too_many_requests": "poll less often: DSPARK_CALIB_INTERVAL",
+}
 _LOST = {
     "rows_dropped": "the queue was full: lower DSPARK_CALIB_TELEMETRY_SHARE, or look at the "
     "service's ingest",
@@ -103,6 +115,14 @@ def _mode(status: Mapping[str, Any]) -> Iterator[Finding]:
             "something rebound the engine's temperatures: captured graphs read the old ones",
             "restart the engine, and update temperatures through the plugin alone",
         )
+    if status.get("form_refused"):
+        yield Finding(
+            "form",
+            Level.WARN,
+            f"DSPARK_CALIB_FORM={status['form_refused']} has no effect: SGLang's head divides "
+            "logits and adds nothing",
+            "leave it out, or fit temperatures: intercepts reach vLLM alone",
+        )
     if status.get("holding"):
         yield Finding(
             "flapping",
@@ -129,6 +149,10 @@ def _counters(status: Mapping[str, Any]) -> Iterator[Finding]:
             f"{left_out} steps were not copied to the host: copies were still under way",
             "harmless if rare; a share below 1 does not help, the steps are what is too fast",
         )
+    lost = status.get("steps_lost", 0)
+    if lost:
+        text = f"{lost} steps were asked for and never came from the device"
+        yield Finding("steps_lost", Level.FAIL, text, "look at the engine's log: its device hangs")
 
 
 def _client(client: Any) -> Iterator[Finding]:
@@ -149,10 +173,24 @@ def _client(client: Any) -> Iterator[Finding]:
         text = "numbers are stale" + ("" if age is None else f": confirmed {age:.0f} s ago")
         yield Finding("state", Level.WARN, text, "check that the engine reaches the service")
     else:
-        failed = client.get("polls_failed", 0)
-        text = f"the service was never reached ({failed} polls failed)"
-        yield Finding("state", Level.FAIL, text, "check DSPARK_CALIB_URL and the token")
+        yield _never_used(client)
     for name, remedy in _LOST.items():
         count = client.get(name, 0)
         if count:
             yield Finding(name, Level.WARN, f"{name.replace('_', ' ')}: {count}", remedy)
+
+
+def _never_used(client: Mapping[str, Any]) -> Finding:
+    """Why no answer of the service was ever used, by what failed most."""
+    faults = {
+        name.removeprefix(_FAULT): count
+        for name, count in client.items()
+        if name.startswith(_FAULT) and isinstance(count, int)
+    }
+    failed = client.get("polls_failed", 0)
+    if not faults:
+        text = f"the service was never reached ({failed} polls failed)"
+        return Finding("state", Level.FAIL, text, _UNREACHED)
+    worst = max(faults, key=lambda kind: faults[kind])
+    text = f"no answer of the service could be used: {worst.replace('_', ' ')}, {failed} polls"
+    return Finding("state", Level.FAIL, text, _REMEDIES.get(worst, _DISBELIEVED))

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from calib.atomic_files import atomic_writer
 from calib.errors import FormatError, RecordError
@@ -190,6 +189,8 @@ def write_parquet(
         RecordError: a logit beyond ±65504 with ``compact=True``.
         OSError: the file cannot be written.
     """
+    import pyarrow.parquet as pq  # late, as below: the service reads and writes streams only
+
     table = table_from_records(records, compact=compact)
     with atomic_writer(path) as file:
         pq.write_table(
@@ -214,6 +215,8 @@ def read_parquet(path: str | os.PathLike[str], gamma: int) -> AcceptanceRecords:
             contract.
         OSError: the file does not exist or may not be read.
     """
+    import pyarrow.parquet as pq
+
     with _opened(path) as source, _arrow_faults(path, _PARQUET_REMEDY):
         table = pq.ParquetFile(source, page_checksum_verification=True).read()
     return records_from_table(table, gamma, source=path)
@@ -229,6 +232,8 @@ def iterate_parquet(
             rows at once.
         OSError: the file does not exist or may not be read.
     """
+    import pyarrow.parquet as pq
+
     with _opened(path) as source:
         with _arrow_faults(path, _PARQUET_REMEDY):
             file = pq.ParquetFile(source, page_checksum_verification=True)

@@ -6,11 +6,13 @@ import gzip
 import json
 import logging
 import math
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dspark_calib_client.coded_text import CodedText
 from dspark_calib_client.rows import ROW_COLUMNS, Batch, CellKind
 
 __all__ = ["Body", "BodyWriter"]
@@ -107,15 +109,27 @@ class BodyWriter:
         """Integers are sent wide and judged by the service, which names the rows it refuses."""
         arrow = self._arrow
         column = ROW_COLUMNS[name]
+        if isinstance(cells, CodedText):
+            return self._arrow_dictionary(cells)
         if column.kind is CellKind.TEXT:
             return arrow.array(cells, arrow.string()).dictionary_encode()
         if not column.per_position:
             kinds = {CellKind.FLOAT: arrow.float64(), CellKind.INTEGER: arrow.int64()}
-            return arrow.array(cells, kinds.get(column.kind, arrow.bool_()))
+            # NaN becomes null, as it does in JSON and in a list of cells.
+            return arrow.array(cells, kinds.get(column.kind, arrow.bool_()), from_pandas=True)
         if isinstance(cells, list):
             return arrow.array(cells, arrow.list_(arrow.float32(), self._slots))
         flat = arrow.array(cells.astype("float32").ravel())
         return arrow.FixedSizeListArray.from_arrays(flat, self._slots)
+
+    def _arrow_dictionary(self, cells: CodedText) -> Any:
+        arrow = self._arrow
+        absent = [text is None for text in cells.texts]
+        # Null is no word of a dictionary: the rows that have it have no place in one.
+        mask = sys.modules["numpy"].array(absent, dtype=bool)[cells.codes] if any(absent) else None
+        places = arrow.array(cells.codes, arrow.int32(), mask=mask)
+        words = arrow.array([text or "" for text in cells.texts], arrow.string())
+        return arrow.DictionaryArray.from_arrays(places, words)
 
 
 def _json_cells(values: Any) -> list[Any]:
@@ -123,6 +137,8 @@ def _json_cells(values: Any) -> list[Any]:
     if isinstance(values, list):
         return values
     cells: list[Any] = values.tolist()
+    if isinstance(values, CodedText):
+        return cells
     if values.dtype.kind != "f":
         return cells
     if values.ndim == 1:

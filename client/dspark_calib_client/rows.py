@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from dspark_calib_client.coded_text import CodedText, joined_texts
+
 __all__ = [
     "CELL_BYTES",
     "REQUIRED_COLUMNS",
@@ -112,7 +114,8 @@ class Batch:
 
     Attributes:
         count: number of rows.
-        columns: a list or NumPy array of ``count`` cells by column, None or NaN where unknown.
+        columns: a list, NumPy array or coded text of ``count`` cells by column, None or NaN where
+            unknown.
         malformed: rows that were left out because they cannot be written.
     """
 
@@ -125,7 +128,7 @@ def held_columns(columns: Mapping[str, Any], slots: int) -> tuple[int, dict[str,
     """Copies of a caller's columns, and their number of rows; cells are not looked at.
 
     Args:
-        columns: lists, tuples, NumPy arrays or CPU tensors by column name.
+        columns: lists, tuples, NumPy arrays, coded texts or CPU tensors by column name.
         slots: width of the per-position columns: gamma, or one more with an anchor.
 
     Raises:
@@ -143,6 +146,8 @@ def held_columns(columns: Mapping[str, Any], slots: int) -> tuple[int, dict[str,
             raise ValueError(f"unknown column {name!r}")
         if values is None:
             continue
+        if isinstance(values, CodedText) and column.kind is not CellKind.TEXT:
+            raise ValueError(f"column {name!r} holds no text")
         held[name] = _copy(values, column)
         if len(held[name]) != count:
             raise ValueError(f"column {name!r} has {len(held[name])} rows, verified {count}")
@@ -163,6 +168,8 @@ def size_of(count: int, columns: Mapping[str, Any], slots: int) -> int:
 
 def _copy(values: Any, column: RowColumn) -> Any:
     """Values in memory of their own: an engine's buffers are overwritten by its next step."""
+    if isinstance(values, CodedText):
+        return CodedText(values.codes.copy(), tuple(values.texts))
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(values, numpy.ndarray):
         return values.copy()
@@ -223,6 +230,8 @@ def _cleaned(entry: Rows, names: Sequence[str], slots: int, engine: str) -> tupl
             pieces.append([constant] * entry.count)
         elif _is_ready_array(values, column):
             pieces.append(values)
+        elif isinstance(values, CodedText):
+            pieces.append(_clean_texts(values, column, slots, bad))
         else:
             cells = values.tolist() if hasattr(values, "tolist") else values
             pieces.append(_clean_cells(cells, column, slots, bad))
@@ -241,6 +250,15 @@ def _is_ready_array(values: Any, column: RowColumn) -> bool:
     kinds = {CellKind.FLOAT: "f", CellKind.INTEGER: "i", CellKind.BOOLEAN: "b"}
     dtype = getattr(values, "dtype", None)
     return dtype is not None and dtype.kind == kinds.get(column.kind) and dtype.itemsize <= 8
+
+
+def _clean_texts(values: CodedText, column: RowColumn, slots: int, bad: set[int]) -> CodedText:
+    """The same rows, each word looked at once; rows of words that cannot be written are bad."""
+    unfit: set[int] = set()
+    words = _clean_cells(values.texts, column, slots, unfit)
+    if unfit:
+        bad.update(row for row, code in enumerate(values.codes.tolist()) if code in unfit)
+    return CodedText(values.codes, words)
 
 
 def _clean_cells(cells: Iterable[Any], column: RowColumn, slots: int, bad: set[int]) -> list[Any]:
@@ -293,10 +311,12 @@ def _integer(value: Any) -> int:
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
-    """One column of all pieces: an array where all are arrays, else a list."""
+    """One column of all pieces: an array or coded text where all are, else a list."""
     if len(pieces) == 1:
         return pieces[0]
-    if not any(isinstance(piece, list) for piece in pieces):
+    if all(isinstance(piece, CodedText) for piece in pieces):
+        return joined_texts(pieces)
+    if not any(isinstance(piece, (list, CodedText)) for piece in pieces):
         return sys.modules["numpy"].concatenate(pieces)
     joined: list[Any] = []
     for piece in pieces:

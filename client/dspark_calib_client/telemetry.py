@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dspark_calib_client.coded_text import CodedText
 from dspark_calib_client.counters import Counters
 from dspark_calib_client.row_queue import RowQueue
 from dspark_calib_client.rows import (
@@ -145,6 +146,8 @@ class Telemetry:
     def _sampled(self, count: int, held: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         nameless = [None] * count
         requests, steps = (held.get(name, nameless) for name in ("request", "step"))
+        if isinstance(requests, CodedText):
+            requests = requests.tolist()
         kept = [row for row in range(count) if self._admits(requests[row], steps[row])]
         rows = {
             name: [cells[row] for row in kept] if isinstance(cells, list) else cells[kept]

@@ -15,6 +15,7 @@ import pytest
 from calib.formats.arrow import records_from_ipc
 from calib.records import AcceptanceRecords, validate_rows
 from dspark_calib_client.batch_bodies import BodyWriter
+from dspark_calib_client.coded_text import CodedText
 from dspark_calib_client.rows import Batch, Rows, assemble, held_columns
 
 GAMMA = 3
@@ -85,6 +86,32 @@ def test_the_service_reads_the_very_rows(form: str, arrays: bool) -> None:
     columns = full_columns(arrays)
     expected = AcceptanceRecords.from_columns(GAMMA, columns)
     assert read_back(form, batch_of(columns)).equals(expected)
+
+
+@pytest.mark.parametrize("form", ["arrow", "json"])
+def test_coded_texts_are_the_same_rows(form: str) -> None:
+    """Of two entries that share some words; null is no word."""
+    columns = full_columns(True)
+    expected = AcceptanceRecords.from_columns(GAMMA, columns)
+    coded = {}
+    for name, cells in columns.items():
+        if isinstance(cells, list):
+            words = list(dict.fromkeys(cells))
+            coded[name] = CodedText(np.array([words.index(cell) for cell in cells]), words)
+    entries = [
+        Rows(1, {name: cells[part] for name, cells in {**columns, **coded}.items()}, {})
+        for part in (slice(0, 1), slice(1, 2))
+    ]
+    batch = assemble(entries, GAMMA, "engine-0")
+    assert isinstance(batch.columns["domain"], CodedText)
+    assert read_back(form, batch).equals(expected)
+
+
+@pytest.mark.parametrize("form", ["arrow", "json"])
+def test_an_unknown_number_of_an_array_is_null(form: str) -> None:
+    columns = {**full_columns(True), "propensity": np.array([np.nan, 0.25])}
+    found = read_back(form, batch_of(columns)).columns()["propensity"]
+    assert np.array_equal(found, [np.nan, 0.25], equal_nan=True)
 
 
 @pytest.mark.parametrize("form", ["arrow", "json"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from calib.record_schema import COLUMNS, Presence
+from dspark_calib_client.coded_text import CodedText
 from dspark_calib_client.rows import (
     REQUIRED_COLUMNS,
     ROW_COLUMNS,
@@ -199,3 +200,19 @@ def test_sizes_grow_with_what_is_held() -> None:
 
 def _one(**changes: Any) -> dict[str, Any]:
     return {"confidence_logits": [[0.0, 0.0, 0.0]], "verified": [3], "accepted": [0], **changes}
+
+
+def test_a_word_that_cannot_be_written_costs_its_rows_alone() -> None:
+    """And a list of other rows may follow coded ones."""
+    words = CodedText(np.array([0, 1]), ("fine", "\ud800"))
+    count, held = held_columns(columns(domain=words), GAMMA)
+    words.codes[0] = 1  # held in memory of its own
+    plain = held_columns(columns(domain=["a", None]), GAMMA)[1]
+    batch = assemble([Rows(count, held, {}), Rows(2, plain, {})], GAMMA, "e")
+    assert batch.malformed == 1
+    assert batch.columns["domain"] == ["fine", "a", None]
+
+
+def test_coded_text_is_no_number() -> None:
+    with pytest.raises(ValueError, match="holds no text"):
+        held_columns(columns(flags=CodedText(np.array([0, 0]), ("1",))), GAMMA)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dspark_calib_client.coded_text import CodedText
 from dspark_calib_client.counters import Counters
 from dspark_calib_client.row_queue import RowQueue
 from dspark_calib_client.single_rows import Applied, grouped
@@ -134,7 +135,8 @@ def test_no_rows_are_no_rows() -> None:
 
 @pytest.mark.parametrize("one_by_one", [True, False])
 @pytest.mark.parametrize("arrays", [True, False])
-def test_requests_are_sampled_whole(one_by_one: bool, arrays: bool) -> None:
+@pytest.mark.parametrize("coded", [True, False])
+def test_requests_are_sampled_whole(one_by_one: bool, arrays: bool, coded: bool) -> None:
     desk = Desk(share=0.5)
     requests = [f"r{index % 50}" for index in range(1000)]
     if one_by_one:
@@ -143,8 +145,9 @@ def test_requests_are_sampled_whole(one_by_one: bool, arrays: bool) -> None:
         taken = _columns_of(desk)["request"]
     else:
         columns = _columns(1000) if arrays else {n: list(c) for n, c in _columns(1000).items()}
-        desk.rows.record_rows({**columns, "request": requests})
-        taken = [name for entry in _all(desk) for name in entry.columns["request"]]
+        codes = CodedText(np.arange(1000) % 50, requests[:50])
+        desk.rows.record_rows({**columns, "request": codes if coded else requests})
+        taken = [name for entry in _all(desk) for name in _list(entry.columns["request"])]
     kept = set(taken)
     assert 5 < len(kept) < 45
     assert taken == [request for request in requests if request in kept]
@@ -177,6 +180,10 @@ def _columns(count: int) -> dict[str, Any]:
         "verified": np.full(count, 3),
         "accepted": np.zeros(count, int),
     }
+
+
+def _list(cells: Any) -> list[Any]:
+    return cells if isinstance(cells, list) else list(cells.tolist())
 
 
 def _all(desk: Desk) -> list[Any]:

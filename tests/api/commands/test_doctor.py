@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,3 +84,14 @@ def test_nothing_to_look_at_and_nobody_there_are_bad_input(tmp_path: Path) -> No
     assert doctor("--engine", "vllm", "--status-file", str(tmp_path / "none")).exit_code == 2
     alone = doctor("--engine", "vllm", "--drafter", "d", "--url", "http://127.0.0.1:9")
     assert alone.exit_code == 2
+
+
+def test_a_checkpoint_is_looked_at_without_a_service(tmp_path: Path) -> None:
+    entry = {"dtype": "BF16", "shape": [1, 12], "data_offsets": [0, 0]}
+    header = json.dumps({"confidence_head.proj.weight": entry}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    (tmp_path / "config.json").write_text(json.dumps({"block_size": 7}))
+    found = doctor("--engine", "vllm", "--checkpoint", str(tmp_path), "--gamma", "9")
+    assert found.exit_code == 1, found.output
+    assert "ok    confidence_head: it reads 12 numbers, without bias" in found.stdout
+    assert "gamma 9 is more than it drafts" in found.stdout

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from typer.testing import CliRunner
 
 from api.cli import app
 from calib.calibration import Calibration
-from tests.service_process import ServiceProcess
-from tests.support.service import KEY, empty_database
 from tests.support.sglang_calibration import load_as_sglang
 
-NUMBERS = [1.5, 1.25, 1.0, 0.875, 0.75, 1.125, 2.0]
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service whose drafter ``d`` has revision 1 as champion."""
-    database = empty_database(tmp_path_factory.mktemp("service"))
-    with ServiceProcess(database) as running, httpx.Client(timeout=60.0) as http:
-        place = f"{running.url}/v1/drafters/d"
-        etag = http.put(place, json={"key": KEY}).raise_for_status().headers["ETag"]
-        for path in ("revisions", "revisions/1/promote"):
-            body = {"temperatures": NUMBERS} if path == "revisions" else None
-            answer = http.post(f"{place}/{path}", json=body, headers={"If-Match": etag})
-            answer.raise_for_status()
-            etag = http.get(place).headers["ETag"]
-        yield running.url
+NUMBERS = [1.5, 1.25, 1.0, 0.875, 0.75, 1.125, 2.0]  # of the champion
 
 
 def run(runner: CliRunner, *arguments: Any) -> tuple[int, str]:
@@ -41,25 +22,27 @@ def run(runner: CliRunner, *arguments: Any) -> tuple[int, str]:
 
 
 def test_the_champion_a_revision_and_a_prefix(
-    runner: CliRunner, service: str, tmp_path: Path
+    runner: CliRunner, champion_of_d: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "sts.json"
-    code, said = run(runner, "d", "-o", out, "--url", service)
+    code, said = run(runner, "d", "-o", out, "--url", champion_of_d)
     assert code == 0, said
     assert load_as_sglang(out.read_bytes(), 7).temperatures == NUMBERS
     assert json.loads(out.read_bytes())["revision"] == 1
-    assert run(runner, "d", "-o", out, "--url", service, "--revision", 0)[0] == 0
+    assert run(runner, "d", "-o", out, "--url", champion_of_d, "--revision", 0)[0] == 0
     assert load_as_sglang(out.read_bytes(), 7).temperatures == [1.0] * 7
-    code, said = run(runner, "d", "-o", out, "--url", service, "--gamma", 5, "--json")
+    code, said = run(runner, "d", "-o", out, "--url", champion_of_d, "--gamma", 5, "--json")
     assert json.loads(said)["temperatures"] == NUMBERS[:5]
-    assert run(runner, "d", "-o", out, "--url", service, "--identity")[0] == 0
+    assert run(runner, "d", "-o", out, "--url", champion_of_d, "--identity")[0] == 0
     assert load_as_sglang(out.read_bytes(), 7).temperatures == [1.0] * 7
 
 
-def test_a_refusal_leaves_the_old_file(runner: CliRunner, service: str, tmp_path: Path) -> None:
+def test_a_refusal_leaves_the_old_file(
+    runner: CliRunner, champion_of_d: str, tmp_path: Path
+) -> None:
     out = tmp_path / "sts.json"
     out.write_text("old")
-    shared = ("-o", out, "--url", service)
+    shared = ("-o", out, "--url", champion_of_d)
     assert run(runner, "d", *shared, "--gamma", 9)[0] == 1  # R70: longer than what was fitted
     assert run(runner, "unknown", *shared)[0] == 2
     assert run(runner, "d", *shared, "--revision", 99)[0] == 2

@@ -44,6 +44,9 @@ def test_a_healthy_plugin_has_nothing_to_mend() -> None:
         ({"applies": False}, "applies", Level.WARN),
         ({"buffer_replaced": True}, "buffer", Level.FAIL),
         ({"holding": True}, "flapping", Level.WARN),
+        ({"form_refused": "affine"}, "form", Level.WARN),
+        ({"steps_left_out": 3}, "steps_left_out", Level.WARN),
+        ({"steps_lost": 1}, "steps_lost", Level.FAIL),
         ({"not_applied": 1}, "not_applied", Level.FAIL),
         ({"broadcasts_failed": 2}, "broadcasts_failed", Level.FAIL),
         ({"telemetry": False}, "telemetry", Level.FAIL),
@@ -62,3 +65,21 @@ def test_a_trouble_is_named(changes: dict[str, Any], check: str, level: Level) -
 
 def test_a_shorter_gamma_gets_a_prefix() -> None:
     assert levels(wanted=9)["gamma"] is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("faults", "said", "remedy"),
+    [
+        ({"polls_failed": 9}, "never reached", "DSPARK_CALIB_URL"),
+        ({"poll_failed_connect": 9}, "connect", "DSPARK_CALIB_URL"),
+        ({"poll_failed_conflict": 9, "poll_failed_timeout": 1}, "conflict", "gamma"),
+        ({"poll_failed_not_found": 9}, "not found", "register the drafter"),
+        ({"poll_failed_wrong_etag": 9}, "wrong etag", "between changes its answers"),
+    ],
+)
+def test_why_no_answer_was_used(faults: dict[str, int], said: str, remedy: str) -> None:
+    client = {"state": "fallback", **faults}
+    found = list(status_findings({**GOOD, "client": client}, engine="sglang", gamma=7, now=NOW))
+    (state,) = [entry for entry in found if entry.check == "state"]
+    assert said in state.text
+    assert remedy in str(state.remedy)

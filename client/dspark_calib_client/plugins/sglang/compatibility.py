@@ -1,58 +1,16 @@
-"""Which SGLang the plugin knows, and whether the one at hand is what it takes it for.
-
-The version alone is not believed: names and arguments that the plugin relies on are looked up in
-the source of the installed modules, without importing them. One that is missing makes the plugin
-step aside before anything is touched.
-"""
+"""Which SGLang the plugin knows, and what it uses of it."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dspark_calib_client.plugins.common.compatibility import Known, Reliance
 
-__all__ = [
-    "NEWEST",
-    "OBSERVE",
-    "OLDEST",
-    "PLANNER",
-    "RELIED_ON",
-    "Reliance",
-    "faults",
-    "faults_of",
-    "version_fault",
-]
-
-OLDEST = (0, 5, 22)  # the first that hands raw logits to its observers
-NEWEST = (0, 5, 23)
+__all__ = ["KNOWN", "OBSERVE", "PLANNER"]
 
 _PARTS = "sglang.srt.speculative.dspark_components"
 PLANNER = f"{_PARTS}.dspark_planner.DSparkVerifyPlanner.__init__"
 OBSERVE = f"{_PARTS}.dspark_observability.DsparkStepObservers.observe_verify_step"
 
-SourceOf = Callable[[str], "str | None"]
-"""The source of a module by its dotted name; None where there is no such module."""
-
-
-@dataclass(frozen=True)
-class Reliance:
-    """Something of SGLang that the plugin uses.
-
-    Attributes:
-        module: dotted name.
-        function: ``Class.method`` in it.
-        arguments: names it takes, or is called with.
-        text: code that must stand in the function, normalised as ``ast.unparse`` writes it.
-    """
-
-    module: str
-    function: str
-    arguments: tuple[str, ...] = ()
-    text: tuple[str, ...] = ()
-
-
-RELIED_ON = (
+_RELIED_ON = (
     Reliance(
         f"{_PARTS}.dspark_planner",
         "DSparkVerifyPlanner.__init__",
@@ -100,54 +58,5 @@ RELIED_ON = (
     ),
 )
 
-
-def version_fault(version: str) -> str | None:
-    """Why this version of SGLang is not one the plugin knows; None where it is."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    known = f"{_shown(OLDEST)} to {_shown(NEWEST)}"
-    if found is None:
-        return f"SGLang {version!r:.40} is no version this plugin can read; it knows {known}"
-    if not OLDEST <= tuple(int(part) for part in found.groups()) <= NEWEST:
-        return f"SGLang {version} is unknown to this plugin, which knows {known}"
-    return None
-
-
-def faults(source_of: SourceOf) -> list[str]:
-    """What the plugin relies on and the source does not have; empty where all is well."""
-    return [fault for reliance in RELIED_ON for fault in faults_of(reliance, source_of)]
-
-
-def faults_of(reliance: Reliance, source_of: SourceOf) -> Iterator[str]:
-    """What is not as one reliance needs it; nothing where all is."""
-    source = source_of(reliance.module)
-    if source is None:
-        yield f"{reliance.module} is missing"
-        return
-    name = f"{reliance.module}.{reliance.function}"
-    function = _function(ast.parse(source), reliance.function)
-    if function is None:
-        yield f"{name} is missing"
-        return
-    named = function.args
-    arguments = {entry.arg for entry in (*named.posonlyargs, *named.args, *named.kwonlyargs)}
-    for argument in reliance.arguments:
-        if argument not in arguments:
-            yield f"{name} takes no {argument!r}"
-    body = ast.unparse(function)
-    for text in reliance.text:
-        if text not in body:
-            yield f"{name} has no {text.strip()!r}"
-
-
-def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
-    owner, _, method = name.partition(".")
-    for scope in tree.body:
-        if isinstance(scope, ast.ClassDef) and scope.name == owner:
-            for node in scope.body:
-                if isinstance(node, ast.FunctionDef) and node.name == method:
-                    return node
-    return None
-
-
-def _shown(version: tuple[int, int, int]) -> str:
-    return ".".join(map(str, version))
+# The first that hands raw logits to its observers, and the last that was read; both are tested.
+KNOWN = Known("SGLang", "sglang", (0, 5, 22), (0, 5, 23), _RELIED_ON)

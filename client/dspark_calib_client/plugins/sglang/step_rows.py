@@ -1,148 +1,107 @@
-"""From a step's tensors to rows of telemetry: the engine's way of counting turned into ours.
+"""From SGLang's step to rows: its way of counting turned into ours.
 
 ``verify_lens`` counts the anchor: ℓ = ``verify_lens`` - 1 in compact mode. In cap-accept mode the
 target checks every position and the cap only shortens what is kept: ℓ = γ and n = ``correct_len``
-+ ``cap_trim_lens``. Blocks are cut at the first drafted stop token, accepted or not, and rows of a
-request that has ended are left out: with overlapped scheduling the engine decodes one step more.
++ ``cap_trim_lens``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from dspark_calib_client.plugins.sglang.request_tags import FORCED, STOPPED, TagBatch
-from dspark_calib_client.plugins.sglang.step_copies import StepCopy
+from dspark_calib_client.plugins.common.request_tags import RequestTags
+from dspark_calib_client.plugins.common.step_copies import StepCopy
+from dspark_calib_client.plugins.common.step_rows import StepRows, columns_of
 
-__all__ = ["StepNote", "step_columns"]
+__all__ = ["StepNote", "parts_of", "row_width", "step_columns"]
+
+_NAMES = ("correct_len", "cap_trim_lens", "bonus", "prefix_lens")  # one number a row each
+_NAN = float("nan")
 
 
-@dataclass(frozen=True)
-class StepNote:
+class StepNote(NamedTuple):
     """What was known on the host when a step was observed.
 
     Attributes:
-        batch: its requests, in order.
+        tags: of its requests, in order.
         step: the engine's count.
         timestamp: seconds since the epoch.
-        mode: ``compact`` or ``cap-accept``.
+        capped: whether the mode is ``cap-accept``.
         trimmed: whether ``verify_lens`` limited what the target checked.
         full: whether everything was checked whatever the confidences of this block said.
         greedy_draft: whether all drafts are the drafter's likeliest tokens.
         block_rule: whether sampled requests are verified as blocks.
         forced: whether acceptance was simulated.
         revision: calibration that the step's confidences were made with.
-        applied_form: in which form.
+        form: in which form.
     """
 
-    batch: TagBatch
+    tags: Sequence[RequestTags]
     step: int
     timestamp: float
-    mode: str
+    capped: bool
     trimmed: bool
     full: bool
     greedy_draft: bool
     block_rule: bool
     forced: bool
     revision: int
-    applied_form: str
+    form: str
 
 
-def step_columns(copy: StepCopy) -> tuple[dict[str, Any], int]:
-    """Columns of the row contract for one step, and how many rows were past their request's end.
+def row_width(gamma: int) -> int:
+    """Integers of a row: anchor and drafts, :data:`_NAMES`, and the verified length."""
+    return gamma + 1 + len(_NAMES) + 1
+
+
+def parts_of(step: dict[str, Any], rows: int) -> list[Any]:
+    """The step's integers on the engine's device, as :func:`step_columns` finds them again.
 
     Args:
-        copy: a step with its :class:`StepNote`.
-
-    Returns:
-        NumPy arrays and lists of equal length by column, possibly of no rows.
+        step: what SGLang's observers are called with.
+        rows: requests; tensors may be padded behind them.
     """
+    layout = step["layout"]
+    last = step["correct_len"] if layout is None else layout.verify_lens
+    parts = [step["verify_ids_2d"], *[step[name] for name in _NAMES], last]
+    return [part if part.shape[0] == rows else part[:rows] for part in parts]
+
+
+def step_columns(copies: Sequence[StepCopy]) -> tuple[dict[str, Any], int]:
+    """Columns of the row contract, and how many rows were past their request's end.
+
+    Args:
+        copies: steps with their :class:`StepNote`, in order.
+    """
+    return columns_of([_rows(copy) for copy in copies])
+
+
+def _rows(copy: StepCopy) -> StepRows:
     import numpy
 
     note: StepNote = copy.note
-    batch = note.batch
-    gamma = copy.logits.shape[1]
-    ids = copy.integers[:, 1 : gamma + 1]
-    correct, trimmed, bonus, context, verify_len = copy.integers[:, gamma + 1 :].T
-    if note.mode == "cap-accept":
-        scheduled = numpy.full(len(correct), gamma)
-        accepted = correct + trimmed
-    else:
-        scheduled = verify_len - 1 if note.trimmed else numpy.full(len(correct), gamma)
-        accepted = correct
-    verified, stopped, ends = _cut(ids, scheduled, correct, bonus, batch)
-    flags = batch.flags | (STOPPED * stopped).astype(numpy.uint8)
-    if note.forced:
-        flags |= numpy.uint8(FORCED)
-    columns = {
-        "confidence_logits": copy.logits,
-        "verified": verified,
-        "accepted": numpy.minimum(accepted, verified),
-        "scheduled": scheduled,
-        "flags": flags,
-        "context_length": context,
-        **_named(note),
-    }
-    ended = [row for row, tags in enumerate(batch.tags) if tags.ended]
-    if ends.any():
-        for row in numpy.flatnonzero(ends).tolist():
-            batch.tags[row].ended = True
-    if not ended:
-        return columns, 0
-    kept = numpy.delete(numpy.arange(len(batch)), ended)
-    return {
-        name: [cells[row] for row in kept] if isinstance(cells, list) else cells[kept]
-        for name, cells in columns.items()
-    }, len(ended)
-
-
-def _named(note: StepNote) -> dict[str, Any]:
-    """Columns that no tensor holds; arrays, because the uploader need not look at their cells."""
-    import numpy
-
-    batch = note.batch
-    rows = len(batch)
-    sampled = "block" if note.block_rule else "rejection"
-    drafts = "greedy" if note.greedy_draft else "sampled"
-    numbers: dict[str, float] = {
-        **({"propensity": 1.0} if note.full else {}),  # left out where it is unknown
-        "rank": 0,
-        "step": note.step,
-        "step_requests": rows,
-        "timestamp": note.timestamp,
-        "revision": note.revision,
-    }
-    return {
-        **batch.columns,
-        **{name: numpy.full(rows, number) for name, number in numbers.items()},
-        "acceptance_rule": ["greedy" if tags.greedy else sampled for tags in batch.tags],
-        "draft_mode": ["greedy" if tags.greedy else drafts for tags in batch.tags],
-        "applied_form": [note.applied_form] * rows,
-    }
-
-
-def _cut(
-    ids: Any,  # [rows, gamma] drafted tokens
-    scheduled: Any,  # [rows] positions that the target checked
-    correct: Any,  # [rows] drafts that were kept
-    bonus: Any,  # [rows] token that follows them
-    batch: TagBatch,
-) -> tuple[Any, Any, Any]:
-    """ℓ after the cut, whether a stop token lies within the old ℓ, and whether the text ended."""
-    import numpy
-
-    is_stop = numpy.zeros(ids.shape, dtype=bool)
-    last = numpy.zeros(len(ids), dtype=bool)
-    if batch.stops is not None:
-        for token in batch.stops:
-            is_stop |= ids == token
-            last |= bonus == token
-    else:
-        for row, tags in enumerate(batch.tags):
-            for token in tags.stops:
-                is_stop[row] |= ids[row] == token
-                last[row] |= bonus[row] == token
-    gamma = ids.shape[1]
-    first = numpy.where(is_stop.any(axis=1), is_stop.argmax(axis=1) + 1, gamma + 1)
-    # A bonus token is drawn only where no kept draft has ended the text before it.
-    return numpy.minimum(scheduled, first), first <= scheduled, last | (first <= correct)
+    rows, gamma = copy.logits.shape
+    at = rows * (gamma + 1)
+    ids = copy.integers[:at].reshape(rows, gamma + 1)[:, 1:]
+    correct, trimmed, bonus, context, verify_len = copy.integers[at:].reshape(-1, rows)
+    checked = verify_len - 1 if note.trimmed and not note.capped else numpy.full(rows, gamma)
+    return StepRows(
+        tags=note.tags,
+        logits=copy.logits,
+        ids=ids,
+        scheduled=checked,
+        accepted=correct + trimmed if note.capped else correct,
+        kept=correct,
+        bonus=bonus,
+        context=context,
+        step=note.step,
+        timestamp=note.timestamp,
+        propensity=1.0 if note.full else _NAN,
+        explored=False,
+        greedy_draft=note.greedy_draft,
+        block_rule=note.block_rule,
+        forced=note.forced,
+        revision=note.revision,
+        form=note.form,
+    )

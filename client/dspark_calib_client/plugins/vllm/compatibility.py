@@ -1,29 +1,10 @@
-"""Which vLLM the plugin knows, and whether the one at hand is what it takes it for.
-
-As for SGLang, the version alone is not believed: what the plugin relies on is looked up in the
-source of the installed modules, without importing them.
-"""
+"""Which vLLM the plugin knows, and what it uses of it."""
 
 from __future__ import annotations
 
-import re
+from dspark_calib_client.plugins.common.compatibility import Known, Reliance
 
-from dspark_calib_client.plugins.sglang.compatibility import Reliance, SourceOf, faults_of
-
-__all__ = [
-    "ESTIMATOR",
-    "HEAD",
-    "MANAGER",
-    "NEWEST",
-    "OLDEST",
-    "RELIED_ON",
-    "RUNNER",
-    "SPECULATOR",
-    "faults",
-    "version_fault",
-]
-
-OLDEST = NEWEST = (0, 33, 0)  # the release that this was read from, and tested against
+__all__ = ["ESTIMATOR", "HEAD", "KNOWN", "MANAGER", "RUNNER", "SPECULATOR"]
 
 _GPU = "vllm.v1.worker.gpu"
 HEAD = "vllm.model_executor.models.qwen3_dspark"
@@ -32,7 +13,7 @@ ESTIMATOR = f"{_GPU}.spec_decode.acceptance_estimator"
 MANAGER = f"{_GPU}.spec_decode.adaptive_verification"
 RUNNER = f"{_GPU}.model_runner"
 
-RELIED_ON = (
+_RELIED_ON = (
     Reliance(
         HEAD,
         "DSparkConfidenceHead.forward",
@@ -113,19 +94,5 @@ RELIED_ON = (
     ),
 )
 
-
-def version_fault(version: str) -> str | None:
-    """Why this version of vLLM is not one the plugin knows; None where it is."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    oldest, newest = (".".join(map(str, end)) for end in (OLDEST, NEWEST))
-    known = oldest if oldest == newest else f"{oldest} to {newest}"
-    if found is None:
-        return f"vLLM {version!r:.40} is no version this plugin can read; it knows {known}"
-    if not OLDEST <= tuple(int(part) for part in found.groups()) <= NEWEST:
-        return f"vLLM {version} is unknown to this plugin, which knows {known}"
-    return None
-
-
-def faults(source_of: SourceOf) -> list[str]:
-    """What the plugin relies on and the source does not have; empty where all is well."""
-    return [fault for reliance in RELIED_ON for fault in faults_of(reliance, source_of)]
+# The release that this was read from, and is tested against.
+KNOWN = Known("vLLM", "vllm", (0, 33, 0), (0, 33, 0), _RELIED_ON)

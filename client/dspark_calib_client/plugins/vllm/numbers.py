@@ -14,9 +14,8 @@ from typing import Any
 from dspark_calib_client.temperatures import Temperatures
 from dspark_calib_client.validation import LARGEST_TEMPERATURE, SMALLEST_TEMPERATURE
 
-__all__ = ["FORMS", "ServedNumbers"]
+__all__ = ["ServedNumbers"]
 
-FORMS = ("affine", "temperatures")
 _LOG = logging.getLogger("dspark_calib_client")
 # Log-odds beyond this are 0 or 1 in float32, and vLLM's own features end there.
 _LARGEST_INTERCEPT = 40.0

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dspark_calib_client.broadcast import Broadcast
-from dspark_calib_client.client import CalibrationClient
-from dspark_calib_client.errors import ClientConfigurationError
-from dspark_calib_client.plugins.sglang.agreement import agreed
-from dspark_calib_client.plugins.sglang.registration import source_of
-from dspark_calib_client.plugins.sglang.settings import PREFIX, PluginSettings, is_configured
-from dspark_calib_client.plugins.sglang.status_file import StatusFile
+from dspark_calib_client.plugins.common import joining
+from dspark_calib_client.plugins.common.compatibility import reason_to_step_aside
+from dspark_calib_client.plugins.common.settings import FORMS, PluginSettings, is_configured
 from dspark_calib_client.plugins.vllm import compatibility
 from dspark_calib_client.plugins.vllm.attachment import Attachment
-from dspark_calib_client.plugins.vllm.engine import EngineFacts, facts_of, reason_not_to_attach
-from dspark_calib_client.plugins.vllm.numbers import FORMS
+from dspark_calib_client.plugins.vllm.engine import facts_of, reason_not_to_attach
 from dspark_calib_client.plugins.vllm.patches import install, wrap
-from dspark_calib_client.telemetry_options import TelemetryOptions
 
-__all__ = ["attach", "attachment_of", "form_of", "register_hooks"]
+__all__ = ["attach", "attachment_of", "register_hooks"]
 
 _LOG = logging.getLogger("dspark_calib_client")
 _NAME = "_dspark_calib"
-_PATIENCE = 120.0  # seconds for ranks that load weights at different speeds
-_LAST_SECONDS = 2.0  # for rows that wait when the process ends
 _ASIDE = "dspark-calib steps aside: %s; vLLM runs as without it"
 _AGREEMENTS = itertools.count(1)  # drafters loaded by this process; counted alike on every rank
 
@@ -42,7 +31,7 @@ def register_hooks(environment: Mapping[str, str] = os.environ) -> bool:
     if not is_configured(environment):
         return False
     try:
-        reason = _reason_to_step_aside()
+        reason = reason_to_step_aside(compatibility.KNOWN)
         if reason is None:
             install(
                 {
@@ -60,18 +49,6 @@ def register_hooks(environment: Mapping[str, str] = os.environ) -> bool:
     return False
 
 
-def form_of(environment: Mapping[str, str]) -> str:
-    """``DSPARK_CALIB_FORM``: ``affine`` (where an answer has it) or ``temperatures``.
-
-    Raises:
-        ClientConfigurationError: another word.
-    """
-    form = environment.get(f"{PREFIX}FORM", "").strip() or FORMS[0]
-    if form not in FORMS:
-        raise ClientConfigurationError(f"{PREFIX}FORM", form, f"give one of {', '.join(FORMS)}")
-    return form
-
-
 def attachment_of(speculator: Any) -> Attachment | None:
     """What was attached to this speculator, if anything."""
     found = getattr(speculator, _NAME, None)
@@ -84,7 +61,7 @@ def attach(
     group: Any,
     environment: Mapping[str, str] = os.environ,
     store: Any = None,
-    patience: float = _PATIENCE,
+    patience: float = joining.PATIENCE,
 ) -> Attachment | None:
     """Attach to a speculator that has just loaded its model, on all ranks of its group or none.
 
@@ -98,41 +75,40 @@ def attach(
     Returns:
         None where the plugin steps aside; why is in the log, and nothing was changed.
     """
-    attachment = client = facts = settings = None
+    attachment = facts = settings = None
     terms, reason = None, "not every rank of this engine has the same settings"
     try:
         # Whatever can fail comes before the ranks agree: afterwards none may stay away.
         facts = facts_of(speculator, group)
         settings = PluginSettings.from_environment(environment)
-        form = form_of(environment)
         found = reason_not_to_attach(speculator)
         if found is not None:
             raise _AsideError(found)
-        client = _client(settings, facts) if facts.rank == 0 else None
         attachment = Attachment(
             settings,
-            form,
             facts,
             speculator.device,
-            _broadcast(group),
-            client,
+            joining.broadcast_of(group),
+            joining.client_of(settings, facts) if facts.rank == 0 else None,
             getattr(speculator, "acceptance_estimator", None),
         )
         terms = (
             f"gamma {facts.gamma} source {facts.source} every {settings.every} "
-            f"apply {int(settings.apply)} form {form}"
+            f"apply {int(settings.apply)} form {settings.form or FORMS[0]}"
         )
     except _AsideError as error:
         reason = str(error)
     except Exception as error:  # noqa: BLE001  (the other ranks wait for our word)
         reason = f"{type(error).__name__}: {error}"
-    if not _all_agree(facts, terms, store, patience) or attachment is None:
+    name = f"-{next(_AGREEMENTS)}"
+    agreed = joining.all_agree(facts, terms, name=name, store=store, patience=patience)
+    if not agreed or attachment is None or facts is None or settings is None:
         _LOG.warning(_ASIDE, reason)
-        _tell_aside(settings, facts, reason)
+        joining.tell_aside("vllm", settings, facts, reason)
         return None
     _bind(speculator, attachment)
-    if client is not None and facts is not None and settings is not None:
-        _start(client, attachment, settings, facts)
+    if facts.rank == 0:
+        joining.start(attachment, settings, facts, f"source {facts.source}")
     return attachment
 
 
@@ -251,103 +227,3 @@ def _bind(speculator: Any, attachment: Attachment) -> None:
         object.__setattr__(speculator.model.model.confidence_head, _NAME, attachment)
     else:
         setattr(speculator.acceptance_estimator, _NAME, attachment)
-
-
-def _reason_to_step_aside() -> str | None:
-    try:
-        fault = compatibility.version_fault(version("vllm"))
-    except PackageNotFoundError:
-        return "vLLM's version cannot be found out"
-    if fault is not None:
-        return fault
-    missing = compatibility.faults(source_of)
-    return f"this vLLM is not as its version says: {missing[0]}" if missing else None
-
-
-def _all_agree(facts: EngineFacts | None, terms: str | None, store: Any, patience: float) -> bool:
-    number = next(_AGREEMENTS)
-    if facts is None or facts.ranks == 1:
-        return terms is not None
-    try:
-        if store is None:
-            import torch.distributed.distributed_c10d as collectives
-
-            store = collectives._get_default_store()
-        return agreed(
-            store,
-            f"{facts.group_name}-{number}",
-            rank=facts.rank,
-            size=facts.ranks,
-            terms=terms,
-            patience=patience,
-        )
-    except Exception:  # noqa: BLE001  (no agreement, no plugin)
-        _LOG.exception("the ranks could not agree")
-        return False
-
-
-def _broadcast(group: Any) -> Broadcast:
-    """The engine's own broadcast between hosts, in the form that the client calls."""
-    if group.world_size == 1:
-        return lambda box: None
-
-    def broadcast(box: list[Any]) -> None:
-        box[0] = group.broadcast_object(box[0], src=0)
-
-    return broadcast
-
-
-def _client(settings: PluginSettings, facts: EngineFacts) -> CalibrationClient:
-    engine = settings.engine_id
-    if facts.replica is not None:
-        engine = f"{engine}-dp{facts.replica}"
-    state_file = None
-    if settings.state_dir is not None:
-        state_file = Path(settings.state_dir, f"{settings.drafter}-{engine}.lkg")
-    return CalibrationClient(
-        settings.url,
-        settings.drafter,
-        facts.gamma,
-        settings.key,
-        token=settings.token,
-        engine_id=engine,
-        state_file=state_file,
-        interval=settings.interval,
-        wait=settings.wait,
-        anchor_included=False,
-        telemetry=TelemetryOptions(share=settings.telemetry_share),
-    )
-
-
-def _status_file(settings: PluginSettings, facts: EngineFacts, status: Any) -> StatusFile | None:
-    if settings.status_file is None:
-        return None
-    path = Path(settings.status_file)
-    if facts.replica is not None:
-        path = path.with_name(f"{path.stem}-dp{facts.replica}{path.suffix}")
-    return StatusFile(path, status)
-
-
-def _tell_aside(settings: PluginSettings | None, facts: EngineFacts | None, reason: str) -> None:
-    """Leave word for ``dspark-calib doctor``, which otherwise finds nothing."""
-    if settings is None or facts is None or facts.rank != 0:
-        return
-    told = {"engine": "vllm", "attached": False, "reason": reason, "gamma": facts.gamma}
-    file = _status_file(settings, facts, lambda: told)
-    if file is not None:
-        file.write()
-
-
-def _start(
-    client: CalibrationClient, attachment: Attachment, settings: PluginSettings, facts: EngineFacts
-) -> None:
-    client.start()
-    atexit.register(client.stop, _LAST_SECONDS)
-    file = _status_file(settings, facts, attachment.status)
-    if file is not None:
-        file.start()
-    _LOG.info(
-        "dspark-calib attached: drafter %s, gamma %d, source %s, %d rank(s), %s",
-        *(settings.drafter, facts.gamma, facts.source, facts.ranks),
-        "applying numbers" if settings.apply else "only sending telemetry",
-    )

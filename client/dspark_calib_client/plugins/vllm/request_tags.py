@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dspark_calib_client.plugins.sglang.request_tags import (
+from dspark_calib_client.plugins.common.request_tags import (
     TARGET_ONLY,
     WARMUP,
-    hashed_name,
-    tag_text,
+    RequestTags,
+    Said,
 )
 
-__all__ = ["RequestTags", "TagTable"]
+__all__ = ["TagTable", "VLLMTags"]
 
 _WARMUPS = ("_warmup_", "_v2_mixed_warmup")  # how vLLM names requests it sends itself
 _GREEDY = 1e-5  # temperatures below are greedy to vLLM
@@ -29,34 +29,33 @@ _PENALTIES = (
 _CONSTRAINTS = ("structured_outputs", "logit_bias", "allowed_token_ids", "bad_words")
 
 
-class RequestTags:
-    """One request as its rows name it; attributes as in SGLang's.
+class VLLMTags(RequestTags):
+    """Tags of a ``NewRequestData``.
 
     Attributes:
         drafted: what its last draft was made with, as the attachment counts; None before the first.
     """
 
-    __slots__ = (
-        *("request", "temperature", "greedy", "domain", "tenant", "adapter", "flags", "stops"),
-        *("ended", "drafted"),
-    )
+    __slots__ = ("drafted",)
 
     def __init__(self, new: Any, domain_key: str, tenant_key: str) -> None:
-        parameters = new.sampling_params
-        name = str(new.req_id)
-        extra = getattr(parameters, "extra_args", None)
-        extra = extra if isinstance(extra, dict) else {}
-        self.request = hashed_name(name)
-        given = float(getattr(parameters, "temperature", 1.0))
-        self.greedy = given < _GREEDY
-        self.temperature = 0.0 if self.greedy else given
-        self.domain = tag_text(extra.get(domain_key))
-        tenant = tag_text(extra.get(tenant_key))
-        self.tenant = None if tenant is None else hashed_name(tenant)
-        self.adapter = tag_text(getattr(getattr(new, "lora_request", None), "lora_name", None))
-        self.flags = _flags(parameters, name)
-        self.stops = _stops(parameters)
-        self.ended = False
+        parameters, name = new.sampling_params, new.req_id
+        adapter = getattr(new, "lora_request", None)
+
+        def said() -> Said:
+            given = float(getattr(parameters, "temperature", 1.0))
+            return Said(
+                name=str(name),
+                temperature=0.0 if given < _GREEDY else given,
+                tags=getattr(parameters, "extra_args", None),
+                domain_key=domain_key,
+                tenant_key=tenant_key,
+                adapter=getattr(adapter, "lora_name", None),
+                flags=_flags(parameters, str(name)),
+                stops=_stops(parameters),
+            )
+
+        super().__init__(said)
         self.drafted: int | None = None
 
 
@@ -70,7 +69,7 @@ class TagTable:
 
     def __init__(self, domain_key: str, tenant_key: str) -> None:
         self._keys = (domain_key, tenant_key)
-        self._known: dict[str, RequestTags] = {}
+        self._known: dict[str, VLLMTags] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -84,16 +83,16 @@ class TagTable:
         """
         for new in new_requests:
             if getattr(new, "sampling_params", None) is not None:
-                self._known[new.req_id] = RequestTags(new, *self._keys)
+                self._known[new.req_id] = VLLMTags(new, *self._keys)
         if len(self._known) > 2 * len(alive) + 64:
             recent = {new.req_id for new in new_requests}
             self._known = {
                 name: tags for name, tags in self._known.items() if name in alive or name in recent
             }
 
-    def of(self, req_ids: Iterable[str]) -> list[RequestTags | None]:
+    def of(self, req_ids: Iterable[str]) -> list[VLLMTags | None]:
         """Tags of a batch, in its order; None for a request that was there before the plugin."""
-        return [self._known.get(name) for name in req_ids]
+        return list(map(self._known.get, req_ids))
 
 
 def _flags(parameters: Any, name: str) -> int:

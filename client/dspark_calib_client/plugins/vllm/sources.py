@@ -49,9 +49,9 @@ class HeadSource:
         """The draft of this batch is done: keep its logits by slot until they are graded."""
         self._by_slot.index_copy_(0, idx_mapping[:rows].long(), self._drafted[:rows])
 
-    def logits(self, idx_mapping: Any, rows: int) -> Any:  # [rows, gamma]
+    def logits(self, slots: Any) -> Any:  # [rows, gamma]
         """Raw logits of the drafts that are being graded."""
-        return self._by_slot.index_select(0, idx_mapping[:rows].long())
+        return self._by_slot.index_select(0, slots)
 
 
 class EstimatorSource:
@@ -101,6 +101,6 @@ class EstimatorSource:
     def record(self, idx_mapping: Any, rows: int) -> None:
         """Nothing to do: vLLM keeps its features by slot."""
 
-    def logits(self, idx_mapping: Any, rows: int) -> Any:  # [rows, gamma]
+    def logits(self, slots: Any) -> Any:  # [rows, gamma]
         """Features of the drafts that are being graded."""
-        return self._estimator.features.index_select(0, idx_mapping[:rows].long())
+        return self._estimator.features.index_select(0, slots)

@@ -1,78 +1,101 @@
-"""From a step of vLLM to rows of telemetry, by way of the counting that SGLang's plugin has.
+"""From vLLM's step to rows: its way of counting turned into ours.
 
 vLLM admits a number of drafts for each request and reports sampled and rejected tokens: n =
 sampled - 1, and ℓ = n + rejected, because what is rejected is what was admitted and not sampled.
 Prefill rows, and requests that were there before the plugin, have no draft of ours and are left
-out; so is a draft that was made with older numbers than the rest of its batch. None of this looks
-at an outcome.
+out. None of this looks at an outcome.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from dspark_calib_client.plugins.sglang.request_tags import TagBatch
-from dspark_calib_client.plugins.sglang.step_copies import StepCopy
-from dspark_calib_client.plugins.sglang.step_rows import StepNote, step_columns
+from dspark_calib_client.plugins.common.step_copies import StepCopy
+from dspark_calib_client.plugins.common.step_rows import StepRows, columns_of
 from dspark_calib_client.plugins.vllm.engine import EngineFacts
 
-__all__ = ["GradedNote", "graded_columns"]
+__all__ = ["GradedNote", "graded_columns", "row_width"]
+
+_NAN = float("nan")
 
 
-@dataclass(frozen=True)
-class GradedNote:
+class GradedNote(NamedTuple):
     """What was known on the host when a step's blocks had been verified.
 
     Attributes:
-        kept: rows of the batch that become telemetry.
-        all_tags: of every request of the batch.
+        tags: of every request of the batch; None for one that was there before the plugin.
+        drafted: by row, what its block was made with as a place in ``made_with``; None without one.
+        drafts: [rows] drafts that vLLM scheduled.
+        prefilling: [rows] whether the prompt was still being read.
+        made_with: revision and form by place; it only grows.
         step: the engine's count.
         timestamp: seconds since the epoch.
         facts: of the engine.
-        revision: calibration that the blocks' confidences were made with.
-        applied_form: in which form; None where vLLM's own estimate was used.
         explored: share of steps that verify everything, if this is one of them.
     """
 
-    kept: Sequence[int]
-    all_tags: Sequence[Any]
+    tags: Sequence[Any]
+    drafted: Sequence[int | None]
+    drafts: Any
+    prefilling: Any
+    made_with: Sequence[Any]
     step: int
     timestamp: float
     facts: EngineFacts
-    revision: int
-    applied_form: str | None
     explored: float | None
 
 
-def graded_columns(copy: StepCopy) -> tuple[dict[str, Any], int]:
-    """Columns of the row contract for one step, and how many rows were past their request's end.
+def row_width(gamma: int, sampled: int) -> int:
+    """Integers of a row: its block, ``sampled`` token ids, and three lengths."""
+    return gamma + sampled + 3
+
+
+def graded_columns(copies: Sequence[StepCopy]) -> tuple[dict[str, Any], int]:
+    """Columns of the row contract, and how many rows were past their request's end.
 
     Args:
-        copy: a step with its :class:`GradedNote`.
+        copies: steps with their :class:`GradedNote`, in order. Integers are the blocks, the sampled
+            token ids, and the lengths: sampled, rejected, sequence.
     """
+    return columns_of([_rows(copy) for copy in copies])
+
+
+def _rows(copy: StepCopy) -> StepRows:
+    import numpy
+
     note: GradedNote = copy.note
-    kept = list(note.kept)
-    plain = StepNote(
-        batch=TagBatch([note.all_tags[row] for row in kept]),
+    rows, gamma = copy.logits.shape
+    kept = [
+        row
+        for row, (tags, drafted) in enumerate(zip(note.tags, note.drafted))
+        if tags is not None and drafted is not None
+    ]
+    kept = [row for row in kept if note.drafts[row] > 0 and not note.prefilling[row]]
+    at = rows * gamma
+    blocks = copy.integers[:at].reshape(rows, gamma)[kept]
+    tokens = copy.integers[at : -3 * rows].reshape(rows, -1)[kept]
+    sampled, rejected, lengths = copy.integers[-3 * rows :].reshape(3, rows)[:, kept]
+    accepted = numpy.maximum(sampled - 1, 0)
+    bonus_at = numpy.minimum(accepted, tokens.shape[1] - 1)
+    made = [note.made_with[note.drafted[row]] for row in kept]  # type: ignore[index]
+    return StepRows(
+        tags=[note.tags[row] for row in kept],
+        logits=copy.logits[kept],
+        ids=blocks,
+        scheduled=accepted + rejected,
+        accepted=accepted,
+        kept=accepted,
+        bonus=tokens[numpy.arange(len(kept)), bonus_at],
+        context=lengths - (accepted + rejected + 1),
         step=note.step,
         timestamp=note.timestamp,
-        mode="compact",
-        trimmed=True,
-        full=False,
+        # Decided by a coin before the blocks were drafted from what they said: see explores().
+        propensity=_NAN if note.explored is None else note.explored,
+        explored=note.explored is not None,
         greedy_draft=note.facts.greedy_draft,
         block_rule=note.facts.block_rule,
         forced=note.facts.forced,
-        revision=note.revision,
-        applied_form=note.applied_form or "",
+        revision=numpy.array([applied.revision for applied in made], dtype=numpy.int64),
+        form=[applied.form for applied in made],
     )
-    columns, past = step_columns(StepCopy(plain, copy.logits[kept], copy.integers[kept]))
-    rows = len(columns["verified"])
-    if note.applied_form is None:
-        columns["applied_form"] = [None] * rows
-    if note.explored is not None:
-        # Decided by a coin before the blocks were drafted from what they said: see explores().
-        columns["explored"] = [True] * rows
-        columns["propensity"] = [note.explored] * rows
-    return columns, past

@@ -157,7 +157,7 @@ def walk(
         "confidence_before": before,
         "confidence": head.apply_sts(raw)[0].tolist(),
         "status": None if attachment is None else attachment.status(),
-        "stopped": attachment is not None and attachment._client.stop(20.0),
+        "stopped": attachment is not None and attachment.stop(20.0),
     }
 
 

@@ -62,8 +62,8 @@ def _rank(rank: int, url: str, folder: str, steps: int) -> None:
     attached = engine.start(environment_of(url, DRAFTER, KEY, BROADCAST_STEPS="3"))
     if attached is None:
         raise SystemExit("the plugin stepped aside")
-    if attached._source is not None:
-        attached._source._most = 10**9  # this test wants every revision
+    if attached._steadied is not None:
+        attached._steadied._most = 10**9  # this test wants every revision
     reqs = [Request("a"), Request("b")]
     held = []
     for step in range(steps):
@@ -71,7 +71,7 @@ def _rank(rank: int, url: str, folder: str, steps: int) -> None:
         engine.step(reqs, plain_blocks(2, GAMMA, step))
         time.sleep(0.002 * (1 + rank))  # ranks do not run in step by themselves
     if attached._client is not None:
-        attached._client.stop(5.0)
+        attached.stop(5.0)
     group.barrier()
     group.destroy_process_group()
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(held))

@@ -66,8 +66,8 @@ def test_a_drafter_lives_through_the_real_service(tmp_path: Path) -> None:
             return bool(sighting["applied_revision"] == 1)
 
         assert eventually(reported)
-        assert attached._client.stop(60.0)
+        assert attached.stop(60.0)
         counted = attached.status()["client"]
         assert counted["rows_accepted"] == attached.counters["rows"] > 6
         assert (counted["rows_rejected"], counted["rows_duplicate"]) == (0, 0)
-        assert attached.counters["rows_after_stop"] == 1
+        assert attached.counters["rows_after_stop"] == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dspark_calib_client.plugins.sglang.compatibility import RELIED_ON, faults, version_fault
+from dspark_calib_client.plugins.sglang.compatibility import KNOWN
 
 # Unpacked wheels of both ends of the supported range.
 WHEELS = {
@@ -30,7 +30,7 @@ def source_in(root: Path, module: str) -> str | None:
     ],
 )
 def test_the_range_holds_at_its_ends(version: str, known: bool) -> None:
-    fault = version_fault(version)
+    fault = KNOWN.version_fault(version)
     assert (fault is None) is known
     assert fault is None or "0.5.22 to 0.5.23" in fault
 
@@ -38,10 +38,10 @@ def test_the_range_holds_at_its_ends(version: str, known: bool) -> None:
 def test_a_missing_module_function_argument_and_text_are_named() -> None:
     sources = {
         entry.module: "class DSparkVerifyPlanner:\n    def __init__(self, draft_model): pass\n"
-        for entry in RELIED_ON
+        for entry in KNOWN.relied_on
         if "planner" in entry.module
     }
-    found = faults(sources.get)
+    found = KNOWN.faults(sources.get)
     for part in (
         "DSparkVerifyPlanner.__init__ takes no 'tp_sync'",
         "DSparkVerifyPlanner.__init__ has no 'self._confidence_head ='",
@@ -57,4 +57,4 @@ def test_the_wheel_is_what_the_plugin_takes_it_for(end: str) -> None:
     root = WHEELS[end]
     if root is None:
         pytest.skip("set DSPARK_SGLANG_WHEEL and DSPARK_SGLANG_OLDEST_WHEEL to unpacked wheels")
-    assert faults(lambda module: source_in(Path(root), module)) == []
+    assert KNOWN.faults(lambda module: source_in(Path(root), module)) == []

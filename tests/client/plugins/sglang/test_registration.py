@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from dspark_calib_client.plugins.common import compatibility  # noqa: E402
 from dspark_calib_client.plugins.sglang import register, registration  # noqa: E402
 from tests.client.plugins.sglang.host import Engine, Head, environment_of  # noqa: E402
 
@@ -34,7 +35,7 @@ def test_without_an_address_nothing_is_looked_at(
 def test_an_unknown_version_steps_aside_with_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str
 ) -> None:
-    monkeypatch.setattr(registration, "version", lambda _: version)
+    monkeypatch.setattr(compatibility, "version", lambda _: version)
     with caplog.at_level(logging.DEBUG, "dspark_calib_client"):
         assert registration.register_hooks(SETTINGS) is False
     assert len(caplog.records) == 1
@@ -45,8 +46,8 @@ def test_an_unknown_version_steps_aside_with_one_line(
 def test_a_known_version_with_other_source_steps_aside(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(registration, "version", lambda _: "0.5.23")
-    monkeypatch.setattr(registration, "source_of", lambda _: None)
+    monkeypatch.setattr(compatibility, "version", lambda _: "0.5.23")
+    monkeypatch.setattr(compatibility, "source_of", lambda _: None)
     assert registration.register_hooks(SETTINGS) is False
     assert "is missing" in caplog.text
 
@@ -57,16 +58,9 @@ def test_an_environment_without_sglang_steps_aside(
     def unknown(_: str) -> str:
         raise importlib.metadata.PackageNotFoundError
 
-    monkeypatch.setattr(registration, "version", unknown)
+    monkeypatch.setattr(compatibility, "version", unknown)
     assert registration.register_hooks(SETTINGS) is False
     assert "version" in caplog.text
-
-
-def test_sources_are_found_without_an_import() -> None:
-    assert registration.source_of("no.such.package") is None
-    assert "PluginSettings" in str(
-        registration.source_of("dspark_calib_client.plugins.sglang.settings")
-    )
 
 
 @pytest.mark.parametrize(
@@ -75,6 +69,7 @@ def test_sources_are_found_without_an_import() -> None:
         ({"DSPARK_CALIB_WAIT": "many"}, "DSPARK_CALIB_WAIT"),
         ({"DSPARK_CALIB_KEY": "short"}, "key"),
         ({"DSPARK_CALIB_URL": "nowhere"}, "base_url"),
+        ({"DSPARK_CALIB_FORM": "exact"}, "DSPARK_CALIB_FORM"),
     ],
 )
 def test_wrong_settings_leave_the_engine_as_it_was(
@@ -84,6 +79,25 @@ def test_wrong_settings_leave_the_engine_as_it_was(
     assert engine.start(SETTINGS | changes) is None
     assert engine.head.sts_temperatures.ndim == 0
     assert reason in caplog.text
+
+
+def test_a_form_that_this_engine_cannot_apply_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its head divides and adds nothing; the plugin attaches all the same."""
+    engine = Engine(3)
+    attached = engine.start(SETTINGS | {"DSPARK_CALIB_FORM": "affine"})
+    try:
+        lines = [record for record in caplog.records if "DSPARK_CALIB_FORM" in record.getMessage()]
+        assert [record.levelname for record in lines] == ["WARNING"]
+        assert attached.status()["form_refused"] == "affine"
+    finally:
+        attached.stop(0.1)
+    caplog.clear()
+    plain = engine.start(SETTINGS | {"DSPARK_CALIB_FORM": "temperatures"})
+    plain.stop(0.1)
+    assert plain.status()["form_refused"] is None
+    assert "DSPARK_CALIB_FORM" not in caplog.text
 
 
 def test_an_engine_without_a_head_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,7 +126,7 @@ def test_numbers_from_a_file_stay_until_the_service_has_better_ones() -> None:
     assert attached is not None
     for step in range(1, 5):
         attached.at_verify_step(None, {"forward_ct": step, "confidence_raw": None})
-    attached._client.stop(0.1)
+    attached.stop(0.1)
     assert planner._confidence_head.sts_temperatures.tolist() == [1.5, 1.25, 0.75]
     assert attached.status()["revision"] == -1  # the file named none
 

@@ -99,7 +99,7 @@ def test_its_registry_drives_the_plugin(
     monkeypatch.setitem(sys.modules, observer_module.__name__, observer_module)
     for name, value in engine.settings(service.url, DRAFTER, KEY).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(registration, "_reason_to_step_aside", lambda: None)
+    monkeypatch.setattr(registration, "reason_to_step_aside", lambda known: None)
     assert registration.register_hooks()
     hooks.HookRegistry.apply_hooks()
     assert {compatibility.PLANNER, compatibility.OBSERVE} <= hooks.HookRegistry._patched
@@ -115,7 +115,7 @@ def test_its_registry_drives_the_plugin(
     finally:
         attached = registration.attachment_of(engine.planner)
         if attached is not None:
-            attached._client.stop(0.1)
+            attached.stop(0.1)
 
 
 @pytest.mark.slow

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from calib.engine_conventions import cut_at_stop_token
-from dspark_calib_client.plugins.sglang.request_tags import RequestTags, TagBatch
-from dspark_calib_client.plugins.sglang.step_copies import StepCopy
-from dspark_calib_client.plugins.sglang.step_rows import StepNote, step_columns
-from tests.client.plugins.sglang.host import EOS, Request
+from calib.engine_conventions import cut_at_stop_token  # noqa: E402
+from dspark_calib_client.plugins.common.request_tags import RequestTags  # noqa: E402
+from dspark_calib_client.plugins.common.step_copies import StepCopy  # noqa: E402
+from dspark_calib_client.plugins.sglang.request_tags import tags_of  # noqa: E402
+from dspark_calib_client.plugins.sglang.step_rows import (  # noqa: E402
+    StepNote,
+    parts_of,
+    row_width,
+    step_columns,
+)
+from tests.client.plugins.sglang.host import EOS, Request, plain_blocks, step_arguments  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -23,21 +28,21 @@ OWNERS: list[Request] = []  # requests live as long as their engine keeps them
 
 def tags(*, ignore_eos: bool = False) -> RequestTags:
     OWNERS.append(Request("r", ignore_eos=ignore_eos))
-    return RequestTags(OWNERS[-1], "domain", "tenant")
+    return tags_of(OWNERS[-1], "domain", "tenant")
 
 
 NOTE = StepNote(
-    batch=TagBatch(()),
+    tags=(),
     step=5,
     timestamp=1.0,
-    mode="compact",
+    capped=False,
     trimmed=True,
     full=False,
     greedy_draft=False,
     block_rule=False,
     forced=False,
     revision=0,
-    applied_form="identity",
+    form="identity",
 )
 
 
@@ -46,13 +51,19 @@ def columns(
     named: list[RequestTags] | None = None,
     **changes: Any,
 ) -> tuple[dict[str, Any], int]:
-    note = replace(NOTE, batch=TagBatch(named or [tags() for _ in rows]), **changes)
-    integers = [
-        [5, *drafts, correct, trim, bonus, 9, length]
-        for drafts, correct, trim, bonus, length in rows
-    ]
-    logits = np.zeros((len(rows), len(rows[0][0])), np.float32)
-    return step_columns(StepCopy(note, logits, np.array(integers)))
+    return step_columns([step_copy(rows, named, **changes)])
+
+
+def step_copy(
+    rows: list[tuple[list[int], int, int, int, int]],
+    named: list[RequestTags] | None = None,
+    **changes: Any,
+) -> StepCopy:
+    note = NOTE._replace(tags=named or [tags() for _ in rows], **changes)
+    blocks, correct, trim, bonus, length = zip(*rows, strict=True)
+    ids = [token for drafts in blocks for token in (5, *drafts)]
+    integers = np.array([*ids, *correct, *trim, *bonus, *[9] * len(rows), *length])
+    return StepCopy(note, np.zeros((len(rows), len(blocks[0])), np.float32), integers)
 
 
 def lengths(found: dict[str, Any]) -> list[tuple[int, int, int]]:
@@ -73,7 +84,7 @@ def test_without_a_layout_everything_was_verified() -> None:
 
 def test_a_cap_hides_nothing() -> None:
     """Cap-accept: three drafts were right, one was kept, two were trimmed."""
-    found, _ = columns([([11, 12, 13], 1, 2, 7, 2)], mode="cap-accept")
+    found, _ = columns([([11, 12, 13], 1, 2, 7, 2)], capped=True)
     assert lengths(found) == [(3, 3, 3)]
 
 
@@ -115,13 +126,62 @@ def test_rows_behind_the_end_of_a_text_are_left_out(
 
 
 def test_rules_and_drafts_are_named_row_by_row() -> None:
-    greedy = RequestTags(OWNERS.append(Request("g", top_k=1)) or OWNERS[-1], "d", "t")
+    greedy = tags_of(OWNERS.append(Request("g", top_k=1)) or OWNERS[-1], "d", "t")
     both = [greedy, tags()]
     rows = [([11, 12, 13], 1, 0, 7, 4)] * 2
     found, _ = columns(rows, both)
-    assert found["acceptance_rule"] == ["greedy", "rejection"]
-    assert found["draft_mode"] == ["greedy", "sampled"]
+    assert found["acceptance_rule"].tolist() == ["greedy", "rejection"]
+    assert found["draft_mode"].tolist() == ["greedy", "sampled"]
     found, _ = columns(rows, both, block_rule=True, greedy_draft=True, forced=True)
-    assert found["acceptance_rule"] == ["greedy", "block"]
-    assert found["draft_mode"] == ["greedy", "greedy"]
+    assert found["acceptance_rule"].tolist() == ["greedy", "block"]
+    assert found["draft_mode"].tolist() == ["greedy", "greedy"]
     assert found["flags"].tolist() == [4, 4]
+
+
+def test_many_steps_are_told_as_one_by_one() -> None:
+    """Requests come, go and end on the way; every column is what single steps give."""
+
+    def steps() -> list[StepCopy]:
+        named = [tags(), tags(ignore_eos=True), tags_of(OWNERS[0], "d", "t"), tags()]
+        ends = ([11, EOS, 13], 2, 0, 7, 4)
+        goes_on = ([11, 12, 13], 1, 0, 7, 3)
+        return [
+            step_copy([goes_on, ends], named[:2], step=1, revision=3, form="temperatures"),
+            step_copy([ends, goes_on, goes_on], named[:3], step=2, greedy_draft=True),
+            step_copy([goes_on, ends], [named[0], named[3]], step=3, full=True, forced=True),
+            step_copy([goes_on], [named[3]], step=4, block_rule=True),
+        ]
+
+    singles = [step_columns([step]) for step in steps()]
+    together, past = step_columns(steps())
+    assert past == sum(count for _, count in singles) == 2
+    assert together["step"].tolist() == [1, 1, 2, 2, 2, 3]
+    for name, cells in together.items():
+        unknown = [None] * 9
+        one_by_one = [
+            cell
+            for columns, _ in singles
+            for cell in (
+                columns[name].tolist() if name in columns else unknown[: len(columns["step"])]
+            )
+        ]
+        if name == "propensity":
+            assert one_by_one == [None] * 5 + [1.0]
+            assert np.isnan(cells[:5]).all()
+        else:
+            assert cells.tolist() == one_by_one, name
+
+
+def test_parts_are_found_again_where_they_were_put() -> None:
+    """What is asked for of a step's tensors, padding left out, is what rows are made of."""
+    reqs = [Request("a"), Request("b")]
+    step = step_arguments("compact", reqs, plain_blocks(2, 3), 3)
+    parts = parts_of({**step, "bonus": torch.cat([step["bonus"], torch.zeros(3)])}, 2)
+    flat = torch.cat([part.reshape(-1) for part in parts]).numpy().astype(np.int64)
+    assert len(flat) == 2 * row_width(3)
+    named = [tags_of(req, "d", "t") for req in reqs]
+    copy = StepCopy(NOTE._replace(tags=named), np.zeros((2, 3), np.float32), flat)
+    found, _ = step_columns([copy])
+    assert found["scheduled"].tolist() == (step["layout"].verify_lens - 1).tolist()
+    assert found["accepted"].tolist() == step["correct_len"].tolist()
+    assert found["context_length"].tolist() == [100, 100]

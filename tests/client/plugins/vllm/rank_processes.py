@@ -64,7 +64,7 @@ def _rank(rank: int, url: str, folder: str, steps: int) -> None:
         held.append(engine.step(["a"], [Verdict([2.0] * GAMMA, [1] * GAMMA)])[0].tolist())
         time.sleep(0.002 * (1 + rank))  # ranks do not run in step by themselves
     if attached._client is not None:
-        attached._client.stop(5.0)
+        attached.stop(5.0)
     group.barrier()
     group.destroy_process_group()
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(held))

@@ -6,13 +6,16 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from dspark_calib_client import State  # noqa: E402
+from dspark_calib_client.plugins.common.row_maker import MOST_FAULTS  # noqa: E402
 from dspark_calib_client.plugins.vllm import attachment as module  # noqa: E402
 from dspark_calib_client.plugins.vllm.attachment import explores  # noqa: E402
 from tests.client.plugins.vllm.host import (  # noqa: E402
@@ -43,14 +46,14 @@ def environment(service: StandInService) -> dict[str, str]:
 
 @pytest.fixture
 def start(environment: dict[str, str]) -> Iterator[Callable[..., tuple[Engine, Any]]]:
-    clients = []
+    clients: list[Any] = []
 
     def started(*, more: dict[str, str] | None = None, **options: Any) -> tuple[Engine, Any]:
         engine = Engine(GAMMA, **options)
         named = {f"DSPARK_CALIB_{name}": value for name, value in (more or {}).items()}
         attached = engine.start({**environment, **named})
         if attached is not None:
-            clients.append(attached._client)
+            clients.append(attached)
             engine.add(request("a"))
         return engine, attached
 
@@ -74,7 +77,7 @@ def sigmoid(values: list[float]) -> list[float]:
 
 def rows_sent(attached: Any, service: StandInService) -> list[dict[str, Any]]:
     assert eventually(lambda: attached._client.current().state is State.FRESH)
-    assert attached._client.stop(10.0)
+    assert attached.stop(10.0)
     return service.rows
 
 
@@ -142,7 +145,6 @@ def test_rows_say_what_was_admitted_and_accepted(
             Verdict(RAW, [1, 1, 1], admitted=3, accepted=0),
         ],
     )
-    engine.step(["a"], [Verdict(RAW, [1, 1, 1])])  # what was copied has arrived by now
     found = rows_sent(attached, service)[:3]
     assert [row["confidence_logits"] for row in found] == [
         [7.0, 8.0, 9.0],
@@ -176,24 +178,22 @@ def test_rows_carry_the_revision_they_were_drafted_with(
     assert found[changed]["revision"] == 9
 
 
-def test_a_block_drafted_before_a_pause_is_left_out(
+def test_a_block_drafted_before_a_pause_names_the_older_revision(
     start: Callable[..., tuple[Engine, Any]], service: StandInService
 ) -> None:
-    """A request that sat out the change would mix two revisions in one batch."""
+    """A request that sat out the change mixes two revisions in one batch."""
     engine, attached = start()
     assert walked_until(engine, lambda seen: attached.status()["publication"] == 1)
     engine.add(request("b"), request("c"))
     before = engine.steps
     block = Verdict(RAW, [11, 12, 13], admitted=2, accepted=1)
     engine.step(["a", "b", "c"], [Verdict(RAW, [1, 1, 1])] * 3)
-    attached._made_with.append(module._Applied(5, 4, "temperatures"))
+    attached._made_with.append(module.Applied(5, 4, "temperatures"))
     engine.step(["a", "b"], [block] * 2)
     engine.step(["a", "b", "c"], [block] * 3)
-    engine.step(["a"], [block])
-    assert attached.counters["rows_made_earlier"] == 1
     rows = rows_sent(attached, service)
     late = [row["revision"] for row in rows if row["step"] > attached._first_step + before]
-    assert late[:4] == [0, 0, 4, 4]
+    assert late == [0, 0, 4, 4, 0]
 
 
 def test_a_drafter_without_a_head_is_calibrated_by_its_log_odds(
@@ -247,8 +247,8 @@ def test_an_exploring_step_verifies_everything_and_says_so(
         assert engine.tokens == 2
     engine.step(["a"], [Verdict(RAW, [11, 12, 13], admitted=3, accepted=1)])
     assert engine.tokens == 1 + GAMMA
-    engine.step(["a"], [Verdict(RAW, [11, 12, 13], admitted=1, accepted=1)])
-    last = rows_sent(attached, service)[-1]
+    before, last = rows_sent(attached, service)[-2:]
+    assert (before["explored"], before["propensity"]) == (False, None)
     assert (last["explored"], last["propensity"]) == (True, pytest.approx(0.05))
     shares = sum(explores(step, 0.05) for step in range(20_000)) / 20_000
     assert shares == pytest.approx(0.05, abs=0.006)  # four standard errors
@@ -300,15 +300,46 @@ def test_numbers_out_of_range_are_not_staged(start: Callable[..., tuple[Engine, 
     assert torch.equal(attached.numbers.tensor, before)
 
 
+WAITS = ("item", "tolist", "cpu", "to", "__bool__", "__int__", "__float__", "__index__", "nonzero")
+
+
+def test_a_step_asks_for_nothing_that_would_wait_for_the_device(
+    start: Callable[..., tuple[Engine, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No number of a tensor is looked at: that would wait for everything that is queued."""
+    engine, attached = start()
+    engine.step(["a"], [Verdict(RAW, [11, 12, 13])])
+    batch = SimpleNamespace(
+        req_ids=["a"],
+        num_reqs=1,
+        idx_mapping=torch.tensor([0], dtype=torch.int32),
+        num_draft_tokens_per_req=np.array([GAMMA]),
+        is_prefilling_np=np.array([False]),
+        seq_lens=torch.tensor([100], dtype=torch.int32),
+    )
+    texts = SimpleNamespace(sampled_token_ids=torch.full((1, GAMMA + 1), 11))
+    result = (texts, torch.tensor([2], dtype=torch.int32), torch.tensor([1], dtype=torch.int32))
+    asked: list[str] = []
+    for name in WAITS:
+        monkeypatch.setattr(torch.Tensor, name, lambda *_, name=name: asked.append(name))
+    for _ in range(10):
+        attached.after_sample(engine.runner, batch, result)
+        attached.after_draft(batch)
+    monkeypatch.undo()
+    assert asked == []
+    assert eventually(lambda: attached.counters["rows"] == 10)
+    assert attached.counters["telemetry_faults"] == 0
+
+
 def test_faults_of_the_plugin_end_its_telemetry_and_not_the_engine(
     start: Callable[..., tuple[Engine, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, attached = start()
     monkeypatch.setattr(attached.source, "logits", lambda *_: 1 / 0)
-    for _ in range(module._MOST_FAULTS + 5):
+    for _ in range(MOST_FAULTS + 5):
         seen = engine.step(["a"], [Verdict(RAW, [11, 12, 13], admitted=1)])
     assert seen[0].tolist() == pytest.approx(sigmoid(RAW), rel=1e-6)
-    assert attached.counters["telemetry_faults"] == module._MOST_FAULTS
+    assert attached.counters["telemetry_faults"] == MOST_FAULTS
     assert attached.status()["telemetry"] is False
     assert attached.status()["broadcasts"] == engine.steps  # every step, whatever else failed
 

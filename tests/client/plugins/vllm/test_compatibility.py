@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dspark_calib_client.plugins.common import compatibility as common
 from dspark_calib_client.plugins.vllm import compatibility, registration
 
 
@@ -29,7 +30,7 @@ def source_in(folder: Path) -> Callable[[str], str | None]:
 
 @pytest.mark.parity
 def test_the_real_wheel_has_everything_the_plugin_relies_on() -> None:
-    assert compatibility.faults(source_in(wheel())) == []
+    assert compatibility.KNOWN.faults(source_in(wheel())) == []
 
 
 @pytest.mark.parity
@@ -65,11 +66,11 @@ def test_drafts_are_in_place_before_verdicts_and_after_confidences() -> None:
     [("0.33.0", True), ("0.33.0+cu130", True), ("0.32.9", False), ("0.34.0", False)],
 )
 def test_the_ends_of_the_version_range(version: str, known: bool) -> None:
-    assert (compatibility.version_fault(version) is None) == known
+    assert (compatibility.KNOWN.version_fault(version) is None) == known
 
 
 def test_an_unreadable_version_is_unknown() -> None:
-    assert "no version" in (compatibility.version_fault("dev") or "")
+    assert "no version" in (compatibility.KNOWN.version_fault("dev") or "")
 
 
 def test_a_changed_signature_is_named() -> None:
@@ -80,7 +81,7 @@ def test_a_changed_signature_is_named() -> None:
             "class DSparkConfidenceHead:\n    def forward(self, hidden):\n        return hidden\n"
         )
 
-    found = compatibility.faults(source_of)
+    found = compatibility.KNOWN.faults(source_of)
     assert any("forward takes no 'markov_embed'" in fault for fault in found)
     assert any("has no 'return self.proj(x).squeeze(-1)'" in fault for fault in found)
 
@@ -88,7 +89,7 @@ def test_a_changed_signature_is_named() -> None:
 def test_an_unknown_vllm_gets_one_clear_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(registration, "version", lambda name: "0.99.0")
+    monkeypatch.setattr(common, "version", lambda name: "0.99.0")
     assert not registration.register_hooks({"DSPARK_CALIB_URL": "http://127.0.0.1:1"})
     (record,) = caplog.records
     assert record.getMessage() == (

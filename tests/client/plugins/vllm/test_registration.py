@@ -11,7 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dspark_calib_client import ClientConfigurationError  # noqa: E402
 from dspark_calib_client.plugins.vllm import registration  # noqa: E402
 from tests.client.plugins.vllm.host import (  # noqa: E402
     DraftModelSpeculator,
@@ -49,12 +48,6 @@ def test_settings_that_cannot_be_used_are_one_line(
     assert named in record.getMessage()
 
 
-def test_the_form_is_checked() -> None:
-    assert registration.form_of({}) == "affine"
-    with pytest.raises(ClientConfigurationError):
-        registration.form_of({"DSPARK_CALIB_FORM": "exact"})
-
-
 def test_a_rank_whose_partner_stays_away_stays_away_too() -> None:
     """Its collective would wait for ever: so both stay out, within the patience given."""
     store = torch.distributed.HashStore()
@@ -79,4 +72,4 @@ def test_loading_a_drafter_attaches(monkeypatch: pytest.MonkeyPatch) -> None:
     speculator.load_model()
     attached = registration.attachment_of(speculator)
     assert attached is not None
-    assert attached._client.stop(5.0)
+    assert attached.stop(5.0)

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from dspark_calib_client.plugins.vllm.request_tags import RequestTags, TagTable
+from dspark_calib_client.plugins.vllm.request_tags import TagTable, VLLMTags
 
 
-def tags(name: str = "r", lora: Any = None, **parameters: Any) -> RequestTags:
+def tags(name: str = "r", lora: Any = None, **parameters: Any) -> VLLMTags:
     new = SimpleNamespace(
         req_id=name, sampling_params=SimpleNamespace(**parameters), lora_request=lora
     )
-    return RequestTags(new, "domain", "tenant")
+    found = VLLMTags(new, "domain", "tenant")
+    found.settle()
+    return found
 
 
 def test_greedy_is_what_vllm_takes_for_it() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dspark_calib_client import Source, State, Temperatures
-from dspark_calib_client.plugins.sglang.steadied import SteadiedClient
+from dspark_calib_client.plugins.common.steadied import SteadiedClient
 
 FIRST = Temperatures((1.0,), 1, 1, None, None, State.FRESH, Source.SERVICE, 0.0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dspark_calib_client import ClientConfigurationError
-from dspark_calib_client.plugins.sglang.settings import PluginSettings, is_configured
+from dspark_calib_client.plugins.common.settings import PluginSettings, is_configured
 
 BASE = {"DSPARK_CALIB_URL": "http://127.0.0.1:1", "DSPARK_CALIB_DRAFTER": "d"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dspark_calib_client.plugins.sglang.status_file import StatusFile
+from dspark_calib_client.plugins.common.status_file import StatusFile
 from tests.client.waiting import eventually
 
 

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dspark_calib_client.plugins.sglang.agreement import agreed  # noqa: E402
+from dspark_calib_client.plugins.common.agreement import agreed  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

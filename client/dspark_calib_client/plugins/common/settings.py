@@ -9,13 +9,15 @@
 ``DSPARK_CALIB_ENGINE_ID``        unique in the fleet, stable over restarts (host name)
 ``DSPARK_CALIB_STATE_DIR``        folder for the last-known-good file; without it there is none
 ``DSPARK_CALIB_STATUS_FILE``      JSON file that says what the plugin does; without it there is none
+``DSPARK_CALIB_FORM``             ``affine`` (slopes and intercepts where an answer has them) or
+                                  ``temperatures``; an engine that can do one of them only says so
 ``DSPARK_CALIB_APPLY``            0: only send telemetry, never change temperatures (1)
 ``DSPARK_CALIB_TELEMETRY_SHARE``  share of requests that send rows, 0 to 1 (1)
 ``DSPARK_CALIB_BROADCAST_STEPS``  decode steps between two looks for news, equal on all ranks (32)
 ``DSPARK_CALIB_INTERVAL``         seconds between polls (30)
 ``DSPARK_CALIB_WAIT``             seconds for which the service may hold a poll, at most 60 (30)
-``DSPARK_CALIB_DOMAIN_KEY``       key of ``custom_params`` that holds a request's domain
-                                  (``dspark_domain``)
+``DSPARK_CALIB_DOMAIN_KEY``       key that holds a request's domain (``dspark_domain``), in
+                                  ``custom_params`` of SGLang and ``vllm_xargs`` of vLLM
 ``DSPARK_CALIB_TENANT_KEY``       the same for its tenant (``dspark_tenant``)
 """
 
@@ -36,9 +38,10 @@ if TYPE_CHECKING:
     Key = Union[str, Mapping[str, Any], None]
     TokenSource = Union[str, Callable[[], "str | None"], None]
 
-__all__ = ["PREFIX", "PluginSettings", "is_configured"]
+__all__ = ["FORMS", "PREFIX", "PluginSettings", "is_configured"]
 
 PREFIX = "DSPARK_CALIB_"
+FORMS = ("affine", "temperatures")
 _MOST_STEPS = 100_000
 
 
@@ -52,7 +55,8 @@ class PluginSettings:
     """Settings of one process, read once.
 
     Attributes are the variables in the module's documentation, in their order; ``every`` is
-    ``DSPARK_CALIB_BROADCAST_STEPS``. A token is never shown.
+    ``DSPARK_CALIB_BROADCAST_STEPS``, and ``form`` is None where none is asked for. A token is never
+    shown.
 
     Raises:
         ClientConfigurationError: naming the variable, its value and the remedy.
@@ -65,6 +69,7 @@ class PluginSettings:
     engine_id: str
     state_dir: str | None
     status_file: str | None
+    form: str | None
     apply: bool
     telemetry_share: float
     every: int
@@ -95,9 +100,10 @@ class PluginSettings:
             drafter=needed("DRAFTER"),
             key=_key(text("KEY"), text("KEY_FILE")),
             token=_token(text("TOKEN"), text("TOKEN_FILE")),
-            engine_id=text("ENGINE_ID") or socket.gethostname() or "sglang",
+            engine_id=text("ENGINE_ID") or socket.gethostname() or "engine",
             state_dir=text("STATE_DIR"),
             status_file=text("STATUS_FILE"),
+            form=_form(text("FORM")),
             apply=_number("APPLY", text("APPLY", "1"), 0, 1, whole=True) == 1,
             telemetry_share=_number("TELEMETRY_SHARE", text("TELEMETRY_SHARE", "1"), 0, 1),
             every=int(
@@ -127,6 +133,12 @@ def _number(
         remedy = f"give {kind} from {least:g} to {most:g}"
         raise ClientConfigurationError(PREFIX + name, text, remedy)
     return value
+
+
+def _form(word: str | None) -> str | None:
+    if word is not None and word not in FORMS:
+        raise ClientConfigurationError(f"{PREFIX}FORM", word, f"give one of {', '.join(FORMS)}")
+    return word
 
 
 def _key(digest: str | None, file: str | None) -> Key:

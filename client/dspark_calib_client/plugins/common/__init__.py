@@ -1,0 +1,1 @@
+"""What the plugins of all engines share: settings, agreement, copies to the host, rows."""

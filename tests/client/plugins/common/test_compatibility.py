@@ -1,0 +1,66 @@
+"""What a plugin relies on is looked up in an engine's source, which is not imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+import pytest
+
+from dspark_calib_client.plugins.common import compatibility
+from dspark_calib_client.plugins.common.compatibility import Known, Reliance, reason_to_step_aside
+
+NEEDS = Reliance("engine.part", "Head.forward", ("self", "hidden"), ("return self.proj(hidden)",))
+KNOWN = Known("Engine", "engine", (1, 2, 3), (1, 2, 5), (NEEDS,))
+GOOD = "class Head:\n    def forward(self, hidden):\n        return self.proj(hidden)\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("1.2.3", None),
+        ("1.2.5.post1+cu130", None),
+        ("1.2.2", "unknown to this plugin, which knows 1.2.3 to 1.2.5"),
+        ("1.3.0", "unknown to this plugin"),
+        ("main", "no version this plugin can read"),
+    ],
+)
+def test_the_range_holds_at_its_ends(version: str, said: str | None) -> None:
+    fault = KNOWN.version_fault(version)
+    assert (fault is None) == (said is None)
+    assert said is None or said in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (GOOD, None),
+        (None, "engine.part is missing"),
+        ("x = 1", "Head.forward is missing"),
+        (GOOD.replace("hidden)", "other)", 1), "takes no 'hidden'"),
+        (GOOD.replace("self.proj(hidden)", "hidden"), "has no 'return self.proj(hidden)'"),
+    ],
+)
+def test_what_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, source: str | None, said: str | None
+) -> None:
+    monkeypatch.setattr(compatibility, "version", lambda _: "1.2.4")
+    monkeypatch.setattr(compatibility, "source_of", lambda _: source)
+    reason = reason_to_step_aside(KNOWN)
+    assert (reason is None) == (said is None)
+    assert said is None or said in str(reason)
+
+
+def test_an_engine_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: str) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(compatibility, "version", unknown)
+    assert reason_to_step_aside(KNOWN) == "Engine's version cannot be found out"
+
+
+def test_sources_are_found_without_an_import() -> None:
+    before = set(sys.modules)
+    assert compatibility.source_of("no.such.package") is None
+    assert "PRAGMA" in str(compatibility.source_of("sqlite3.dump"))
+    assert "sqlite3.dump" not in set(sys.modules) - before
