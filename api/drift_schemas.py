@@ -67,8 +67,22 @@ class DriftTest(_Shown):
     status: Literal["calm", "warning", "alarm"]
     rows: int
     tolerance: float = Field(description="miscalibration that is no drift, in probability")
-    mean_residual: float | None = Field(description="mean of outcome less confidence")
+    mean_residual: float | None = Field(
+        description="mean of outcome less confidence over the newest rows"
+    )
     change_point: ChangePoint | None
+
+
+class RequestDependence(_Shown):
+    """How much the rows of one request depend on each other, by the rows since the champion."""
+
+    intraclass: float | None = Field(description="correlation of two rows; null: too few requests")
+    design_effect: float | None = Field(
+        description="variance of a request's sum of residuals over that of independent rows"
+    )
+    requests: int
+    rows: int
+    setting: float = Field(description="design effect that evidence allows for")
 
 
 class HistoryPoint(_Shown):
@@ -137,6 +151,7 @@ class DriftDocument(_Shown):
     rows: int = Field(description="since the champion was published")
     rows_total: int
     levels: dict[str, DriftLevel] = Field(description="`warn` and `act`")
+    dependence: RequestDependence | None = None
     tests: list[DriftTest]
     history: list[HistoryPoint]
     data_quality: list[QualityMonitor]

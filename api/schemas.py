@@ -325,6 +325,21 @@ class RecalibrationRequest(_Request):
         description="what may publish the result: the `gate` on rows after the fit, the held-out "
         "`guard` alone, or nothing but a person",
     )
+    source: Literal["rows", "sketches"] = Field(
+        default="rows",
+        description="`rows`: stored telemetry, part of it held out; `sketches`: what the closed "
+        "loop has counted by hour, whether its rows are still stored or not; nothing is held out, "
+        "`auto` is `survival`, and `sts`, `segments` and the `guard` are refused",
+    )
+    hours: int | None = Field(
+        default=None, ge=1, le=8784, description="hours of sketches, back from the newest row"
+    )
+    half_life_hours: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="age at which a sketched row counts half; null forgets nothing",
+    )
 
 
 class JobView(_Answer):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -251,33 +252,20 @@ class ConditionalLikelihood(TemperatureEstimator):
         self, index: int, cells: PositionCells, parent: float
     ) -> tuple[PositionFit, TemperatureNumbers | None]:
         numbers = None
-        rows = int(cells.effective_rows)
-        evidence = FitEvidence(rows, one_class=cells.one_class)
+        evidence = FitEvidence(int(cells.effective_rows), one_class=cells.one_class)
         if not cells.one_class:
             numbers = fit_temperature_cells(
                 cells, bounds=checked_bounds(self.bounds), ridge=float(self.ridge), center=parent
             )
             evidence = self._evidence_of(cells, numbers)
-        status, reason = judge(
-            evidence, minimum_rows=self.minimum_rows, gap_tolerance=self.gap_tolerance
-        )
-        usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
-        temperature = evidence.temperature if usable else None
-        continued = parent if temperature is None else temperature
-        known = continued == evidence.temperature and evidence.at_bound is None
-        fit = PositionFit(
-            position=index + 1,
-            rows=rows,
-            status=status,
-            temperature=temperature,
-            continued_with=continued,
-            ece_before=self._error(cells, 1.0),
-            ece_after=evidence.residual if known else self._error(cells, continued),
-            residual=None if numbers is None else evidence.residual,
-            null_level=None if numbers is None else evidence.null_level,
-            reason=reason,
-        )
-        return fit, numbers
+        verdict = judge(evidence, minimum_rows=self.minimum_rows, gap_tolerance=self.gap_tolerance)
+
+        def after(temperature: float) -> float | None:
+            known = temperature == evidence.temperature and evidence.at_bound is None
+            return evidence.residual if known else self._error(cells, temperature)
+
+        errors = (partial(self._error, cells), after)
+        return PositionFit.concluded(index, evidence, verdict, parent, errors), numbers
 
     def _error(self, cells: PositionCells, temperature: float) -> float | None:
         if cells.total <= 0.0:

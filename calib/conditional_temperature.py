@@ -36,7 +36,6 @@ from calib.fit_status import (
 from calib.labels import LabelKind, checked_lengths, conditional_labels
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
-from calib.statuses import PositionStatus
 from calib.sts_search import SurvivalObjective
 from calib.temperature_estimator import (
     PUBLISHABLE_BOUNDS,
@@ -298,24 +297,9 @@ class ConditionalTemperature(TemperatureEstimator):
         y = np.ascontiguousarray(labels[known], dtype=np.float64)
         errors = SurvivalObjective(np.ones_like(z), z, y, self.n_bins)
         evidence = self._evidence_of(z, y, errors)
-        status, reason = judge(
-            evidence, minimum_rows=self.minimum_rows, gap_tolerance=self.gap_tolerance
-        )
-        usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
-        temperature = evidence.temperature if usable else None
-        continued = fallback if temperature is None else temperature
-        searched = evidence.temperature is not None
-        return PositionFit(
-            position=position + 1,
-            rows=errors.rows,
-            status=status,
-            temperature=temperature,
-            continued_with=continued,
-            ece_before=errors.ece(1.0) if errors.rows else None,
-            ece_after=errors.ece(continued) if errors.rows else None,
-            residual=evidence.residual if searched else None,
-            null_level=evidence.null_level if searched else None,
-            reason=reason,
+        verdict = judge(evidence, minimum_rows=self.minimum_rows, gap_tolerance=self.gap_tolerance)
+        return PositionFit.concluded(
+            position, evidence, verdict, fallback, (errors.ece_or_none,) * 2
         )
 
     def _evidence_of(
@@ -324,15 +308,4 @@ class ConditionalTemperature(TemperatureEstimator):
         if errors.one_class:
             return FitEvidence(errors.rows, one_class=True)
         root = fit_temperature(logits, labels, bounds=self.bounds, ridge=self.ridge)
-        temperature = round_significant(root.temperature)
-        residual = errors.ece(temperature)
-        if root.at_bound is not None:
-            residual = min(residual, errors.best_limit(root.at_bound))
-        return FitEvidence(
-            rows=errors.rows,
-            one_class=False,
-            temperature=temperature,
-            at_bound=root.at_bound,
-            residual=residual,
-            null_level=errors.null_level(temperature),
-        )
+        return errors.evidence_of(round_significant(root.temperature), root.at_bound)

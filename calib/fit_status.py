@@ -7,8 +7,9 @@ whether it is published.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from calib.statuses import PositionStatus
 
@@ -74,6 +75,46 @@ class PositionFit:
     residual: float | None
     null_level: float | None
     reason: str | None
+
+    @classmethod
+    def concluded(
+        cls,
+        index: int,
+        evidence: FitEvidence,
+        verdict: tuple[PositionStatus, str | None],
+        parent: float,
+        errors: tuple[Callable[[float], float | None], Callable[[float], float | None]],
+    ) -> Self:
+        """What a search and its verdict amount to.
+
+        A number that only lacks rows is a number, and later positions rest on it; with any other
+        fault they rest on the parent's.
+
+        Args:
+            index: of the position, from 0.
+            evidence: what the search found.
+            verdict: status and reason, as :func:`judge` gives them.
+            parent: served where the position has no number.
+            errors: calibration error by temperature, before calibration and of the fit.
+        """
+        status, reason = verdict
+        usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
+        temperature = evidence.temperature if usable else None
+        continued = parent if temperature is None else temperature
+        searched = evidence.temperature is not None
+        before, after = errors
+        return cls(
+            position=index + 1,
+            rows=evidence.rows,
+            status=status,
+            temperature=temperature,
+            continued_with=continued,
+            ece_before=before(1.0),
+            ece_after=after(continued),
+            residual=evidence.residual if searched else None,
+            null_level=evidence.null_level if searched else None,
+            reason=reason,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""

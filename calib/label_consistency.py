@@ -212,7 +212,9 @@ def _log_evidence(
     """Logarithm of the mixture e-value of one position."""
     cell = np.minimum((soft * _CELLS).astype(np.int64), _CELLS - 1)
     counts = np.bincount(cell, minlength=_CELLS).astype(np.float64)
-    means = np.bincount(cell, weights=soft, minlength=_CELLS) / np.maximum(counts, 1.0)
+    held = np.flatnonzero(counts)
+    counts = counts[held]
+    means = np.bincount(cell, weights=soft, minlength=_CELLS)[held] / counts
     accepts = float(np.count_nonzero(accepted))
     bets = np.concatenate([_BETS, -_BETS])[:, None]
     nearest = np.where(

@@ -9,7 +9,7 @@ Letters: N rows, γ (gamma) draft positions; arrays use index 0 for position 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
@@ -147,6 +147,16 @@ class AcceptanceRecords:
         index = rows if isinstance(rows, slice) else _row_index(rows, len(self))
         chosen = {name: array[index] for name, array in self.columns().items()}
         return self._trusted(self.gamma, chosen)
+
+    def restricted_to(self, names: Collection[str]) -> Self:
+        """The same rows with these optional columns at most; other columns at their defaults."""
+        kept: Arrays = {}
+        for column in COLUMNS:
+            if column.presence is Presence.REQUIRED or column.name in names:
+                kept[column.name] = getattr(self, column.name)
+            elif column.presence is Presence.DEFAULTED:
+                kept[column.name] = np.full(len(self), column.absent_value, dtype=column.dtype)
+        return self._trusted(self.gamma, kept)
 
     def with_flag(self, flag: Flag, rows: ArrayLike) -> Self:
         """A copy in which ``flag`` is also set on the given rows (a mask [N] or row numbers)."""

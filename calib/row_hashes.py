@@ -37,18 +37,20 @@ def row_hashes(records: AcceptanceRecords) -> Hashes:
 
 def cluster_hashes(records: AcceptanceRecords) -> Hashes:
     """64-bit hash of each row's prompt, else its request, else its logits; [N]."""
-    hashes = row_hashes(records)
     column = records.prompt if records.prompt is not None else records.request
     if column is None:
-        return hashes
-    known = {
+        return row_hashes(records)
+    listed = column.tolist()
+    known: dict[str | None, int] = {
         name: int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-        for name in set(column.tolist())
+        for name in dict.fromkeys(listed)
         if name is not None
     }
-    for row, name in enumerate(column.tolist()):
-        if name is not None:
-            hashes[row] = known[name]
+    known[None] = 0
+    hashes = np.fromiter(map(known.__getitem__, listed), np.uint64, len(listed))
+    if None in listed:
+        unnamed = np.array([name is None for name in listed])
+        hashes[unnamed] = row_hashes(records.select(unnamed))
     return hashes
 
 

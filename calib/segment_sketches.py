@@ -21,12 +21,22 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib.errors import FormatError, InvalidInputError
-from calib.logit_sketch import LabelSource, LogitSketch
+from calib.logit_sketch import CELLS, LabelSource, LogitSketch
+from calib.observed_rows import ObservedRows
 from calib.records import AcceptanceRecords
 from calib.row_hashes import cluster_hashes
 from calib.segment_tags import SegmentBuckets, SegmentKey, SegmentLevels, leaf_segments
+from calib.squashed_logit import (
+    CHUNK_ROWS,
+    LABEL_UNIT,
+    label_units,
+    logit_units,
+    scaled_logits,
+    squash_cells,
+)
 from calib.tenant_weights import TenantWeights, capped_weights
 
 __all__ = ["FOLDS", "SegmentSketches", "tenant_parts"]
@@ -77,18 +87,12 @@ class SegmentSketches:
         """
         tags = (levels or SegmentLevels()).tags
         edges = buckets or SegmentBuckets()
-        LogitSketch.from_records(records.select(slice(0, 0)), labels=labels)  # refuses early
-        usable = np.flatnonzero(records.usable())
-        codes, keys = leaf_segments(records.select(usable), edges, tags)
-        folds = (cluster_hashes(records)[usable] % np.uint64(FOLDS)).astype(np.intp)
-        sketches = {}
-        for code, key in enumerate(keys):
-            sketches[key] = tuple(
-                LogitSketch.from_records(
-                    records.select(usable[(codes == code) & (folds == fold)]), labels=labels
-                )
-                for fold in range(FOLDS)
-            )
+        usable = records.usable()
+        rows = records if usable.all() else records.select(usable)
+        codes, keys = leaf_segments(rows, edges, tags)
+        folds = (cluster_hashes(rows) % np.uint64(FOLDS)).astype(np.intp)
+        filled = _by_group(rows, codes * FOLDS + folds, FOLDS * len(keys), labels)
+        sketches = {key: filled[FOLDS * i : FOLDS * (i + 1)] for i, key in enumerate(keys)}
         return cls(records.gamma, edges, tags, MappingProxyType(sketches))
 
     def __add__(self, other: SegmentSketches) -> SegmentSketches:
@@ -194,6 +198,36 @@ def tenant_parts(
     weights = capped.weights
     parts = [(float(weight), rows.select(weights == weight)) for weight in np.unique(weights)[::-1]]
     return parts, capped
+
+
+def _by_group(
+    records: AcceptanceRecords,
+    groups: NDArray[np.intp],  # [N] in 0 … number - 1
+    number: int,
+    labels: LabelSource,
+) -> tuple[LogitSketch, ...]:
+    """One sketch a group, all filled in one pass over the rows."""
+    gamma = records.gamma
+    observed = ObservedRows.of_records(records, labels)
+    shape = (number, gamma, CELLS)
+    sums = [np.zeros(shape, dtype=np.int64) for _ in range(3)]
+    for start in range(0, len(records) if number else 0, CHUNK_ROWS):
+        part = slice(start, start + CHUNK_ROWS)
+        block = scaled_logits(records.confidence_logits[part], 0)
+        tables = groups[part] * gamma
+        cells, logits, weights = [], [], []
+        for position, (index, given) in enumerate(observed.positions(part, gamma)):
+            own = block[:, position].take(index)
+            cells.append((tables.take(index) + position) * CELLS + squash_cells(own, CELLS))
+            logits.append(logit_units(own))
+            hard = given.dtype == np.bool_
+            weights.append(given * LABEL_UNIT if hard else label_units(given))
+        place = np.concatenate(cells)
+        for total, values in zip(sums, (None, logits, weights), strict=True):
+            weight = None if values is None else np.concatenate(values)
+            counted = np.bincount(place, weight, total.size).astype(np.int64)
+            np.add(total, counted.reshape(shape), out=total)
+    return tuple(LogitSketch(0, *group) for group in zip(*sums, strict=True))
 
 
 def _added(

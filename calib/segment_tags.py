@@ -33,6 +33,7 @@ __all__ = [
     "SegmentKey",
     "SegmentLevels",
     "leaf_segments",
+    "segment_name",
 ]
 
 TAGS = ("acceptance_rule", "sampling_temperature", "domain", "context_length", "adapter")
@@ -233,6 +234,16 @@ class SegmentLevels:
         return [list(level) for level in self.levels]
 
 
+def segment_name(tags: Mapping[str, object]) -> str:
+    """A segment in one line, wherever people or programs read its name; empty for all traffic.
+
+    Examples:
+        >>> segment_name({"sampling_temperature": "0.5-0.85", "domain": "code"})
+        'domain=code, sampling_temperature=0.5-0.85'
+    """
+    return ", ".join(f"{tag}={value}" for tag, value in sorted(tags.items()))
+
+
 def leaf_segments(
     records: AcceptanceRecords,
     buckets: SegmentBuckets,
@@ -260,7 +271,13 @@ def leaf_segments(
             names.append(labels)
     if not columns or not len(records):
         return np.zeros(len(records), dtype=np.intp), (POOL,) if len(records) else ()
-    found, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    inverse, width = np.zeros(len(records), dtype=np.intp), 1
+    for codes, labels in zip(columns, names, strict=True):
+        inverse = inverse * (len(labels) + 1) + codes + 1
+        width *= len(labels) + 1
+        inverse, width = _dense(inverse, width)
+    member = np.empty(width, dtype=np.intp)  # any row of each segment
+    member[inverse] = np.arange(len(records))
     keys = [
         SegmentKey(
             tuple(
@@ -269,17 +286,27 @@ def leaf_segments(
                 if code >= 0
             )
         )
-        for row in found.tolist()
+        for row in np.stack([column[member] for column in columns], axis=1).tolist()
     ]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     rank = np.empty(len(keys), dtype=np.intp)
     rank[order] = np.arange(len(keys))
-    return rank[inverse.ravel()], tuple(keys[index] for index in order)
+    return rank[inverse], tuple(keys[index] for index in order)
+
+
+def _dense(codes: NDArray[np.intp], width: int) -> tuple[NDArray[np.intp], int]:
+    """Codes [N] below ``width`` without gaps, in the same order, and how many are used."""
+    if width > 4 * len(codes) + 1024:
+        used, dense = np.unique(codes, return_inverse=True)
+        return dense.ravel(), len(used)
+    present = np.bincount(codes, minlength=width) > 0
+    numbers = np.cumsum(present) - 1
+    return numbers[codes], int(numbers[-1]) + 1
 
 
 def _text_codes(values: NDArray[np.object_]) -> tuple[NDArray[np.intp], tuple[str, ...]]:
-    known: dict[str, int] = {}
-    codes = (
-        -1 if value is None else known.setdefault(value, len(known)) for value in values.tolist()
-    )
-    return np.fromiter(codes, np.intp, len(values)), tuple(known)
+    listed = values.tolist()
+    names = [name for name in dict.fromkeys(listed) if name is not None]
+    known: dict[str | None, int] = {name: code for code, name in enumerate(names)}
+    known[None] = -1
+    return np.fromiter(map(known.__getitem__, listed), np.intp, len(listed)), tuple(names)

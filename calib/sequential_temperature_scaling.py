@@ -33,10 +33,10 @@ from calib.fit_status import (
 from calib.labels import LabelKind
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS, check_bins
-from calib.statuses import PositionStatus, Refusal
+from calib.statuses import Refusal
 from calib.sts_parity import fit_sts_parity, parity_grid
 from calib.sts_rows import SurvivalWalk, survival_targets
-from calib.sts_search import SearchResult, SurvivalObjective, search_temperature
+from calib.sts_search import SurvivalObjective, search_temperature
 from calib.temperature_estimator import (
     PUBLISHABLE_BOUNDS,
     TemperatureEstimator,
@@ -213,49 +213,13 @@ class SequentialTemperatureScaling(TemperatureEstimator):
         uncalibrated: SurvivalObjective,
         fallback: float,
     ) -> PositionFit:
-        found: SearchResult | None = None
-        residual = null_level = None
+        evidence = FitEvidence(objective.rows, objective.one_class)
         if not objective.one_class:
             found = search_temperature(objective, checked_bounds(self.bounds), self.refinements)
-            residual = found.ece
-            if found.at_bound is not None:
-                residual = min(residual, objective.best_limit(found.at_bound))
-            null_level = objective.null_level(found.temperature)
-        status, reason = self._judge(objective, found, residual, null_level)
-        # A number that only lacks rows is a number; later positions rest on it all the same,
-        # and are not published either, because no later position has more rows.
-        usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
-        temperature = found.temperature if found is not None and usable else None
-        continued = fallback if temperature is None else temperature
-        return PositionFit(
-            position=position + 1,
-            rows=objective.rows,
-            status=status,
-            temperature=temperature,
-            continued_with=continued,
-            ece_before=uncalibrated.ece(1.0) if objective.rows else None,
-            ece_after=objective.ece(continued) if objective.rows else None,
-            residual=residual,
-            null_level=null_level,
-            reason=reason,
-        )
-
-    def _judge(
-        self,
-        objective: SurvivalObjective,
-        found: SearchResult | None,
-        residual: float | None,
-        null_level: float | None,
-    ) -> tuple[PositionStatus, str | None]:
-        evidence = FitEvidence(
-            rows=objective.rows,
-            one_class=objective.one_class,
-            temperature=None if found is None else found.temperature,
-            at_bound=None if found is None else found.at_bound,
-            residual=residual or 0.0,
-            null_level=null_level or 0.0,
-        )
-        return judge(evidence, minimum_rows=self.minimum_rows, gap_tolerance=self.gap_tolerance)
+            evidence = objective.evidence_of(found.temperature, found.at_bound)
+        verdict = judge(evidence, minimum_rows=self.minimum_rows, gap_tolerance=self.gap_tolerance)
+        errors = (uncalibrated.ece_or_none, objective.ece_or_none)
+        return PositionFit.concluded(position, evidence, verdict, fallback, errors)
 
     def _fit_parity(
         self, logits: NDArray[np.floating], labels: Labels, lengths: NDArray[Any] | None

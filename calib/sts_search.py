@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.canonical_json import round_significant
-from calib.fit_status import Bound
+from calib.fit_status import Bound, FitEvidence
 from calib.reliability import FRACTION_BITS
 from calib.sigmoid import CHUNK, sigmoid_into
 from calib.sts_candidates import CandidateOrder
@@ -86,6 +86,26 @@ class SurvivalObjective:
     def ece(self, temperature: float) -> float:
         """Survival ECE in [0, 1]."""
         return self.total(temperature) / (_UNIT * self.rows)
+
+    def ece_or_none(self, temperature: float) -> float | None:
+        """:meth:`ece`; None without rows."""
+        return self.ece(temperature) if self.rows else None
+
+    def evidence_of(
+        self, temperature: float, at_bound: Bound | None, *, label_noise: bool = True
+    ) -> FitEvidence:
+        """What is known of the best temperature of a search.
+
+        Args:
+            temperature: it.
+            at_bound: the bound that is as good, or None.
+            label_noise: whether labels scatter; without, chance explains nothing of what remains.
+        """
+        residual = self.ece(temperature)
+        if at_bound is not None:
+            residual = min(residual, self.best_limit(at_bound))
+        null_level = self.null_level(temperature) if label_noise else 0.0
+        return FitEvidence(self.rows, False, temperature, at_bound, residual, null_level)
 
     def best_limit(self, bound: Bound) -> float:
         """The ECE that remains when the temperature goes to 0 (``lower``) or infinity."""

@@ -18,7 +18,7 @@ Letters: N rows, g = gamma draft positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -137,17 +137,29 @@ class SurvivalModel:
     def survival(
         self,
         confidence_logits: ArrayLike,  # [N, g] raw, finite
+        conditional: NDArray[np.float32] | None = None,  # [N, g] of the same rows
     ) -> NDArray[np.float32]:
         """S_k, fp32 [N, g] in [0, 1], multiplied from the left; may rise along k.
 
         Column k - 1 reads z_1 … z_k only.
 
+        Args:
+            confidence_logits: of the rows.
+            conditional: their :meth:`conditional`, where it is known already.
+
         Raises:
             RecordError: logits of another width or not finite.
         """
-        survival = self.conditional(confidence_logits)
-        reached = np.cumprod(self.hazard(confidence_logits), axis=1, dtype=np.float32)
-        survival[:, 1:] *= reached
+        c = self.conditional(confidence_logits) if conditional is None else conditional
+        plain = all(
+            (hazard.intercept, hazard.slope, hazard.following) == (intercept, slope, 0.0)
+            for hazard, intercept, slope in zip(
+                self.hazards, self.intercepts[:-1], self.slopes[:-1], strict=True
+            )
+        )
+        factors = c[:, :-1] if plain else self.hazard(confidence_logits)
+        survival = c.copy()
+        survival[:, 1:] *= np.cumprod(factors, axis=1, dtype=np.float32)
         return survival
 
     def ranking(
@@ -182,6 +194,7 @@ def fit_survival_model(
     pairs: Sequence[PairSketch],
     *,
     weights: Sequence[float] | None = None,
+    folds: Sequence[int] | None = None,
     ridge: float = HAZARD_RIDGE,
 ) -> SurvivalModel:
     """Fit the hazards on sketches, around a fitted conditional model.
@@ -189,14 +202,16 @@ def fit_survival_model(
     Args:
         conditional: fitted; its ``slopes_`` and ``intercepts_`` are c (1/T and 0 of a temperature
             fit).
-        pairs: sketches of disjoint rows. With two or more, each is predicted from the others to
-            judge whether the next logit helps; with one, Akaike's estimate of that stands in.
+        pairs: sketches of disjoint rows.
         weights: forgetting weight of each sketch; 1 when None.
+        folds: fold of each sketch; each its own when None. With two folds or more, each is
+            predicted from the others to judge whether the next logit helps; with one, Akaike's
+            estimate of that stands in.
         ridge: pull of each hazard to c, in rows; 0 is the plain likelihood.
 
     Raises:
         NotFittedError: before ``conditional.fit``.
-        InvalidInputError: no sketches, or of another γ or scale.
+        InvalidInputError: no sketches, of another γ or scale, or another number of folds.
         ConfigurationError: a negative ridge or weight.
     """
     pull = checked_positive("ridge", ridge)
@@ -208,18 +223,23 @@ def fit_survival_model(
             "pairs", [p.gamma for p in parts], f"give sketches of gamma {gamma}"
         )
     factors = [1.0] * len(parts) if weights is None else list(weights)
+    numbers = list(range(len(parts)) if folds is None else folds)
+    if len(numbers) != len(parts):
+        raise InvalidInputError("folds", len(numbers), f"give {len(parts)}, one per sketch")
     whole = pair_cells(parts, factors)
-    folds = [pair_cells([part], [weight]) for part, weight in zip(parts, factors, strict=True)]
-    rest = [
-        pair_cells(parts[:fold] + parts[fold + 1 :], factors[:fold] + factors[fold + 1 :])
-        for fold in range(len(parts))
-        if len(parts) > 1
-    ]
+    known = sorted(set(numbers))
+
+    def cells_of(chosen: Callable[[int], bool]) -> tuple[PairCells, ...]:
+        each = [place for place, number in enumerate(numbers) if chosen(number)]
+        return pair_cells([parts[place] for place in each], [factors[place] for place in each])
+
+    apart = [cells_of(fold.__eq__) for fold in known]
+    rest = [cells_of(fold.__ne__) for fold in known if len(known) > 1]
     hazards = []
     for index in range(gamma - 1):
         center = np.array([conditional.intercepts_[index], conditional.slopes_[index], 0.0])
         training = [cells[index] for cells in rest]
-        held_out = [cells[index] for cells in folds]
+        held_out = [cells[index] for cells in apart]
         hazards.append(_fit_hazard(index + 1, whole[index], training, held_out, center, pull))
     return SurvivalModel(
         slopes=tuple(conditional.slopes_.tolist()),

@@ -225,52 +225,27 @@ def _temperature(
     parent: float,
     options: ProjectionRules,
 ) -> PositionFit:
-    found = None
-    residual = null_level = 0.0
+    evidence = FitEvidence(evidence_rows, objective.one_class)
     if not objective.one_class:
         found = search_temperature(objective, options.bounds, options.refinements)
-        residual = found.ece
-        if found.at_bound is not None:
-            residual = min(residual, objective.best_limit(found.at_bound))
-        # An imputed target has no label noise: chance explains nothing of what remains.
-        null_level = 0.0 if imputed else objective.null_level(found.temperature)
-    evidence = FitEvidence(
-        rows=evidence_rows,
-        one_class=objective.one_class,
-        temperature=None if found is None else found.temperature,
-        at_bound=None if found is None else found.at_bound,
-        residual=residual,
-        null_level=null_level,
-    )
-    status, reason = judge(
+        # An imputed target has no label noise.
+        evidence = objective.evidence_of(found.temperature, found.at_bound, label_noise=not imputed)
+        evidence = replace(evidence, rows=evidence_rows)
+    verdict = judge(
         evidence, minimum_rows=options.minimum_rows, gap_tolerance=options.gap_tolerance
     )
-    usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
-    temperature = evidence.temperature if usable else None
-    if imputed and temperature is not None:
-        rises = objective.log_loss(temperature) - objective.log_loss(parent)
+    usable = verdict[0] in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
+    if imputed and usable and evidence.temperature is not None:
+        rises = objective.log_loss(evidence.temperature) - objective.log_loss(parent)
         if rises > _GAIN:
-            status, reason = (
+            verdict = (
                 PositionStatus.TEMPERATURE_CANNOT_FIT,
-                (
-                    f"The best temperature, {temperature:g}, lowers the calibration error and raises "
-                    f"the log loss by {rises:.4f} nats over {parent:g}: it flattens the ranking."
-                ),
+                f"The best temperature, {evidence.temperature:g}, lowers the calibration error and "
+                f"raises the log loss by {rises:.4f} nats over {parent:g}: it flattens the "
+                "ranking.",
             )
-            temperature = None
-    continued = parent if temperature is None else temperature
-    return PositionFit(
-        position=index + 1,
-        rows=evidence_rows,
-        status=status,
-        temperature=temperature,
-        continued_with=continued,
-        ece_before=objective.ece(1.0),
-        ece_after=objective.ece(continued),
-        residual=None if found is None else residual,
-        null_level=None if found is None else null_level,
-        reason=reason,
-    )
+    errors = (objective.ece_or_none,) * 2
+    return PositionFit.concluded(index, evidence, verdict, parent, errors)
 
 
 def _affine(

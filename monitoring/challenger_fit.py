@@ -33,7 +33,7 @@ from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
 from calib.statuses import Refusal, ServingStatus
 from monitoring.held_out_rows import HeldOutRows, held_out_rows
-from monitoring.recalibration_choice import choose_method, row_losses
+from monitoring.recalibration_choice import choose_method, loss_difference, row_losses
 from monitoring.recalibration_evidence import HeldOutComparison
 from monitoring.recalibration_methods import (
     MethodFit,
@@ -48,7 +48,14 @@ from monitoring.recalibration_rows import FitRows, trusted_rows
 from monitoring.reports.evaluation_report import Judgement, judge
 from monitoring.served_numbers import ServedNumbers
 
-__all__ = ["ChallengerFit", "Champion", "fit_challenger"]
+__all__ = [
+    "ChallengerFit",
+    "Champion",
+    "fit_challenger",
+    "is_identity",
+    "no_numbers",
+    "same_numbers",
+]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -136,7 +143,7 @@ def _parent(champion: Calibration, records: AcceptanceRecords) -> tuple[float, .
 
     None, raw confidence, where these rows say that the champion is worse than that.
     """
-    if _is_identity(champion):
+    if is_identity(champion):
         return None
     served = row_losses(records, champion.survival(records.confidence_logits))
     identity = Calibration.identity(champion.gamma)
@@ -196,7 +203,7 @@ def _judged(
     """Compare with the champion on the same held-out rows."""
     new = ServedNumbers(fitted.calibration, fitted.table)
     after = _judgement(new, rows)
-    same = _same_numbers(new, champion.served)
+    same = same_numbers(new, champion.served)
     before = after if same else _judgement(champion.served, rows)
     comparison = HeldOutComparison(champion.number, before, after, rows)
     found = {**evidence, "held_out": comparison.to_dict()}
@@ -206,14 +213,16 @@ def _judged(
     if insufficient or not verdict.replace:
         word = ServingStatus.INSUFFICIENT if insufficient else Refusal.NOT_BETTER
         reason = verdict.reason
-        if insufficient or _is_identity(fitted.calibration):
-            reason = f"no position has a number of its own{_first_unfit(fitted.calibration)}"
+        if insufficient or is_identity(fitted.calibration):
+            reason = no_numbers(fitted.calibration)
         return ChallengerFit(str(word), reason, method, evidence=found, summary=summary)
     worse = _worse_than_raw(after, rows, champion)
     if worse is not None:
-        reason = f"{worse}; roll back to identity, revision 0, instead"
+        worse = f"{worse}; roll back to identity, revision 0, instead"
+    worse = worse or _affine_loses(new, champion.served, rows)
+    if worse is not None:
         word = Refusal.NOT_BETTER
-        return ChallengerFit(str(word), reason, method, evidence=found, summary=summary)
+        return ChallengerFit(str(word), worse, method, evidence=found, summary=summary)
     return ChallengerFit(
         refusal=None,
         reason=verdict.reason,
@@ -234,7 +243,7 @@ def _judgement(served: ServedNumbers, rows: HeldOutRows) -> Judgement:
 
 def _worse_than_raw(after: Judgement, rows: HeldOutRows, champion: Champion) -> str | None:
     """Why raw confidence would serve better than the new numbers; None where it would not."""
-    if _is_identity(champion.served.calibration):
+    if is_identity(champion.served.calibration):
         return None  # has been compared already
     raw = judge(rows.judged, Calibration.identity(rows.judged.gamma), DEFAULT_BINS)
     before, found = raw.report.survival.mean, after.report.survival.mean
@@ -249,7 +258,27 @@ def _worse_than_raw(after: Judgement, rows: HeldOutRows, champion: Champion) -> 
     return None if verdict.replace else verdict.reason
 
 
-def _same_numbers(one: ServedNumbers, other: ServedNumbers) -> bool:
+def _affine_loses(new: ServedNumbers, old: ServedNumbers, rows: HeldOutRows) -> str | None:
+    """Why engines that apply slopes and intercepts would rather keep the champion's; or None.
+
+    Only a champion with an affine form can be lost by it: otherwise both forms of the new numbers
+    were compared with temperatures already.
+    """
+    if old.calibration.slopes is None:
+        return None
+    judged = rows.judged
+    mine, theirs = (row_losses(judged, each.survival(judged, "affine")) for each in (new, old))
+    loss, error = loss_difference(mine, theirs, judged)
+    if not loss > error:
+        return None
+    served = "affine form" if new.calibration.slopes is not None else "temperatures, its only form,"
+    return (
+        f"its {served} would serve engines that apply slopes and intercepts worse than the "
+        f"champion's: {loss:.4f} nats a label more (standard error {error:.4f})"
+    )
+
+
+def same_numbers(one: ServedNumbers, other: ServedNumbers) -> bool:
     """Whether engines would apply the very same numbers; keys and evidence play no part."""
     pairs = [
         (one.calibration.temperatures, other.calibration.temperatures),
@@ -263,15 +292,17 @@ def _same_numbers(one: ServedNumbers, other: ServedNumbers) -> bool:
     return all(mine == theirs for mine, theirs in pairs)
 
 
-def _first_unfit(calibration: Calibration) -> str:
-    """Why the first position without a number has none, to be added to a refusal."""
+def no_numbers(calibration: Calibration) -> str:
+    """That no position could be fitted, and why the first of them could not, for a refusal."""
+    reason = "no position has a number of its own"
     for fit in calibration.evidence.get("positions", ()):
         if fit["reason"] is not None:
-            return f". Position {fit['position']}: {fit['reason']}"
-    return ""
+            return f"{reason}. Position {fit['position']}: {fit['reason']}"
+    return reason
 
 
-def _is_identity(calibration: Calibration) -> bool:
+def is_identity(calibration: Calibration) -> bool:
+    """Whether raw confidence is served."""
     identity = Calibration.identity(calibration.gamma)
     return calibration.temperatures == identity.temperatures and calibration.slopes is None
 

@@ -42,6 +42,7 @@ class Scored:
         served: [N, γ] survival by its served numbers.
         codes: [N] segment of each row, into ``names``.
         names: name and tags of each segment.
+        champion: what it predicts.
     """
 
     records: AcceptanceRecords
@@ -50,6 +51,7 @@ class Scored:
     served: NDArray[np.float32]
     codes: NDArray[np.intp]
     names: tuple[tuple[str, Mapping[str, str]], ...]
+    champion: RevisionPredictions
 
     def beside(self, other: RevisionPredictions, *, segments: bool) -> ScoredRows:
         """The rows with another revision as challenger."""
@@ -66,6 +68,8 @@ class Scored:
             self.served,
             other.served_survival(self.records),
             names,
+            self.champion.affine_survival(self.records),
+            other.affine_survival(self.records),
         )
 
 

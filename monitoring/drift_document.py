@@ -73,6 +73,7 @@ def drift_values(
             "warn": _level(settings.warn_threshold),
             "act": _level(settings.act_threshold),
         },
+        "dependence": _dependence(state, settings),
         "tests": _tests(state, standard_error, settings),
         "history": [
             {
@@ -89,7 +90,7 @@ def drift_values(
         "explanations": _explanations(state),
         "challenger": None if state.trial is None else _challenger(state, state.trial, settings),
         "watch": None if state.watch is None else _watch(state, state.watch, settings),
-        "cool_down_until": _cool_down(state),
+        "cool_down_until": _after_rows(state, state.cool_down_rows),
         "last_decision": None
         if state.last_decision is None
         else {
@@ -110,6 +111,18 @@ def _status(state: MonitorState, settings: LoopSettings) -> str:
     return "collecting" if state.rows < settings.minimum_rows else "calibrated"
 
 
+def _dependence(state: MonitorState, settings: LoopSettings) -> dict[str, Any]:
+    """How much rows of one request share, beside the design effect that evidence allows for."""
+    found = state.dependence.estimate()
+    return {
+        "intraclass": None if found is None else _number(found.intraclass),
+        "design_effect": None if found is None else _number(found.design_effect),
+        "requests": state.dependence.requests + len(state.dependence.keys),
+        "rows": state.dependence.rows,
+        "setting": settings.design_effect,
+    }
+
+
 def _level(threshold: float) -> dict[str, float]:
     return {"threshold": threshold, "false_alarms_per_million_rows": _MILLION / threshold}
 
@@ -122,7 +135,7 @@ def _tests(
     tolerance = act_tolerance(standard_error, settings)
     warn = levels.warn._cusum
     act = levels.act._cusum
-    evidence = act.log_evidence(drift.act)
+    evidence = _log_evidence(act, drift.act)
     detector = "betting" if settings.acting == "betting" else "likelihood_ratio"
     common: dict[str, Any] = {"detector": detector, "quantity": "conditional", "segment": None}
     thresholds = {"warn": _log10(settings.warn_threshold), "act": _log10(act.threshold)}
@@ -131,7 +144,7 @@ def _tests(
             **common,
             "scope": "pooled",
             "position": None,
-            "warn_evidence_log10": _number(warn.log_evidence(drift.warn) * _LOG10),
+            "warn_evidence_log10": _number(_log_evidence(warn, drift.warn) * _LOG10),
             **_evidence(evidence, thresholds),
             "status": "alarm"
             if "act" in state.announced
@@ -140,13 +153,13 @@ def _tests(
             else "calm",
             "rows": drift.act.rows,
             "tolerance": tolerance,
-            "mean_residual": None,
+            "mean_residual": state.residuals.pooled,
             "change_point": _change(act, drift.act, state.marks),
         }
     ]
     if levels.survival is not None and drift.survival is not None:
         survival = levels.survival._cusum
-        log = survival.log_evidence(drift.survival)
+        log = _log_evidence(survival, drift.survival)
         bounds = {"warn": _log10(survival.threshold), "act": _log10(survival.threshold)}
         found.append(
             {
@@ -159,7 +172,7 @@ def _tests(
                 "status": "alarm" if drift.survival.alarm is not None else "calm",
                 "rows": drift.survival.rows,
                 "tolerance": settings.tolerance,
-                "mean_residual": None,
+                "mean_residual": state.residuals.of_survival,
                 "change_point": _change(survival, drift.survival, state.marks),
             }
         )
@@ -185,6 +198,7 @@ def _positions(
             continue
         values = stream.log_values[own]
         log = float(np.logaddexp.reduce(values)) - math.log(len(own)) + math.log(BLOCK_ROWS)
+        log = log if stream.rows >= BLOCK_ROWS else 0.0
         point = estimate_change_point(values, stream.starts[own])
         measured = _evidence(log, {"warn": threshold, "act": threshold})
         status = "alarm" if measured["evidence_log10"] >= threshold else "calm"
@@ -197,7 +211,7 @@ def _positions(
                 "status": status,
                 "rows": stream.rows,
                 "tolerance": tolerance,
-                "mean_residual": None,
+                "mean_residual": state.residuals.of_position(position),
                 "change_point": _point(point, stream.rows, state.marks) if log > 0.0 else None,
             }
         )
@@ -218,16 +232,21 @@ def _segments(
             "detector": "likelihood_ratio",
             "quantity": "conditional",
             **_evidence(
-                detector._cusum.log_evidence(stream.state), {"warn": threshold, "act": threshold}
+                _log_evidence(detector._cusum, stream.state), {"warn": threshold, "act": threshold}
             ),
             "status": "alarm" if name in flagged.flagged else "calm",
             "rows": stream.state.rows,
             "tolerance": detector.tolerance,
-            "mean_residual": None,
+            "mean_residual": state.residuals.of_segment(name),
             "change_point": _change(detector._cusum, stream.state, stream.marks),
         }
         for name, stream in sorted(state.segments.items())
     ]
+
+
+def _log_evidence(cusum: EvidenceCusum, stream: CusumState) -> float:
+    """None before the first whole block: the stake that a run begins with is no evidence."""
+    return cusum.log_evidence(stream) if stream.rows >= BLOCK_ROWS else 0.0
 
 
 def _evidence(log: float, thresholds: Mapping[str, float]) -> dict[str, Any]:
@@ -257,10 +276,10 @@ def _quality(verdict: QualityVerdict) -> dict[str, Any]:
     return {
         "monitor": str(verdict.fault),
         "status": "held" if verdict.status is QualityStatus.ALERT else "calm",
-        "value": None,
-        "limit": None,
+        "value": _number(verdict.value),
+        "limit": _number(verdict.limit),
         "message": verdict.reason,
-        "engine": None,
+        "engine": verdict.engine,
     }
 
 
@@ -329,16 +348,16 @@ def _watch(state: MonitorState, watch: Watch, settings: LoopSettings) -> dict[st
         "evidence_log10": _number(watch_evidence(state.gamma, watch) * _LOG10),
         "threshold_log10": -_log10(settings.alpha),
         "rows": watch.state.rows,
-        "until": None,
+        "until": _after_rows(state, settings.watch_rows - watch.state.rows),
     }
 
 
-def _cool_down(state: MonitorState) -> str | None:
-    """When the cool-down ends at the pace of the rows so far; null without one."""
+def _after_rows(state: MonitorState, rows: int) -> str | None:
+    """When so many more rows have come, at the pace of those so far; null for none or no pace."""
     span = state.updated_at - state.started_at
-    if not state.cool_down_rows or not state.rows_total or span <= 0.0:
+    if rows <= 0 or not state.rows_total or span <= 0.0:
         return None
-    seconds = state.cool_down_rows * span / state.rows_total
+    seconds = rows * span / state.rows_total
     return iso_time(min(state.updated_at + seconds, state.updated_at + 3.15e7))
 
 

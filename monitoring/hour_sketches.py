@@ -1,5 +1,7 @@
 """Sketches by hour: what a refit reads without going back to rows, pooled and by segment.
 
+Recalibrations with ``source: "sketches"`` read them (:mod:`monitoring.sketch_rows`).
+
 The open hour is held as sums, closed hours as bytes: they do not change, and packing them again at
 every fold would cost more than the fold. Rows come as they come; an hour ends when the clock says.
 """
@@ -7,12 +9,12 @@ every fold would cost more than the fold. Rows come as they come; an hour ends w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from calib.logit_sketch import LogitSketch
 from calib.pair_sketch import PairSketch
 from calib.records import AcceptanceRecords
 from calib.segment_sketches import SegmentSketches
-from calib.segment_tags import POOL, SegmentLevels
+from calib.segment_tags import SegmentLevels
 
 __all__ = [
     "HOUR_SECONDS",
@@ -26,17 +28,7 @@ __all__ = [
 
 HOUR_SECONDS = 3600.0
 SKETCH_ROWS = 8192
-_COLUMNS = frozenset(
-    (
-        "confidence_logits",
-        "verified",
-        "accepted",
-        "sampling_temperature",
-        "domain",
-        "prompt",
-        "request",
-    )
-)
+_COLUMNS = frozenset(("sampling_temperature", "domain", "prompt", "request"))
 
 # What drift is told apart by. Finer tags would multiply the size of the state.
 LEVELS = SegmentLevels((("domain",), ("sampling_temperature",), ("sampling_temperature", "domain")))
@@ -119,7 +111,7 @@ class HourSketches:
         if before.pending and before.pending_hour != hour:
             before = before.settled(hours=hours)
         first = before.pending_batch if before.pending else batch
-        pending = (*before.pending, _slim(records))
+        pending = (*before.pending, records.restricted_to(_COLUMNS))
         merged = replace(before, pending=pending, pending_batch=first, pending_hour=hour)
         rows = sum(len(part) for part in pending)
         return merged.settled(hours=hours) if rows >= SKETCH_ROWS else merged
@@ -151,33 +143,24 @@ class HourSketches:
             closed = (*closed, _closed(under_way))[-max(hours - 1, 1) :]
         return HourSketches(closed, fresh)
 
-    def since(
-        self, batch: int
-    ) -> tuple[LogitSketch, list[SegmentSketches], list[PairSketch]] | None:
-        """Pooled sketch, segments and pairs of the hours that began at or after a stored batch.
+    def newest(self, hours: int | None = None, *, from_batch: int = 0) -> tuple[OpenHour, ...]:
+        """Whole hours with rows, oldest first, pending rows included.
 
-        None where no whole hour did. Hours are folded apart, so that a fit may weigh them.
+        Args:
+            hours: hours of the clock back from that of the newest row, it included; all when None.
+            from_batch: leave out hours that began with an older stored batch.
         """
         whole = self.settled(hours=len(self.closed) + 2)
-        found = [
-            (SegmentSketches.from_bytes(each.segments), PairSketch.from_bytes(each.pairs))
+        last = whole.closed[-1].hour if whole.open is None and whole.closed else 0
+        last = whole.open.hour if whole.open is not None else last
+        first = last - hours + 1 if hours is not None else 0
+        closed = [
+            unpack_open(each)
             for each in whole.closed
-            if each.first_batch >= batch
+            if each.hour >= first and each.first_batch >= from_batch
         ]
-        if whole.open is not None and whole.open.first_batch >= batch:
-            found.append((whole.open.segments, whole.open.pairs))
-        if not found:
-            return None
-        pooled = LogitSketch.merged(
-            fold for segments, _ in found for fold in segments.segment(POOL)
-        )
-        return pooled, [segments for segments, _ in found], [pairs for _, pairs in found]
-
-
-def _slim(records: AcceptanceRecords) -> AcceptanceRecords:
-    """The columns that sketches read."""
-    kept = {name: array for name, array in records.columns().items() if name in _COLUMNS}
-    return AcceptanceRecords.from_columns(records.gamma, kept)
+        under_way = () if whole.open is None else (whole.open,)
+        return (*closed, *(each for each in under_way if each.first_batch >= from_batch))
 
 
 def _closed(hour: OpenHour) -> ClosedHour:
@@ -186,6 +169,7 @@ def _closed(hour: OpenHour) -> ClosedHour:
     )
 
 
+@lru_cache(maxsize=4)  # by identity: most folds leave the open hour as it is
 def pack_open(hour: OpenHour) -> ClosedHour:
     """The open hour as it is stored."""
     return _closed(hour)

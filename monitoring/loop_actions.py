@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from calib.segment_tags import segment_name
 from monitoring.drift_streams import OTHER
 from monitoring.loop_decisions import (
     Alarm,
@@ -65,9 +66,13 @@ def carry_out(
     """
     name = drafter.drafter.name
     version = drafter.drafter.version
+    acted = state.acting and not any(_acts(each) for each in decisions)
     for decision in decisions:
         if isinstance(decision, Alarm):
-            _alarm(connection, name, decision, settings, theta_loss)
+            # One event for all alarms of a baseline: a warning does not calm one that acts.
+            if _acts(decision) or not acted:
+                _alarm(connection, name, decision, settings, theta_loss)
+            acted = acted or _acts(decision)
         elif isinstance(decision, Hold):
             _hold(connection, name, decision)
         elif isinstance(decision, Resolve):
@@ -133,6 +138,10 @@ def _order(
     return fit_ordered(state, job.id)
 
 
+def _acts(decision: Decision) -> bool:
+    return isinstance(decision, Alarm) and decision.level == "act"
+
+
 def _alarm(
     connection: Connection,
     name: str,
@@ -142,8 +151,7 @@ def _alarm(
 ) -> None:
     where = "" if alarm.position is None else f" at position {alarm.position}"
     if alarm.segment:
-        tags = ", ".join(f"{tag} {value}" for tag, value in alarm.segment.items())
-        where += f" for {tags}"
+        where += f" for {segment_name(alarm.segment)}"
     elif alarm.segment is not None:
         where += f" for segments {OTHER}"
     act = alarm.level == "act"

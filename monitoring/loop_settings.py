@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from calib.errors import ConfigurationError
+from monitoring.detectors.e_cusum import tempering
 from monitoring.detectors.levels import ACT_THRESHOLD, ACT_TOLERANCE, WARN_THRESHOLD, Acting
 from monitoring.recalibration_options import RecalibrationMethod
 
@@ -41,6 +42,10 @@ class LoopSettings:
         act_threshold: A of the act level: the mean number of rows to a false alarm is at least A.
         warn_threshold: A of the warn level.
         tolerance: δ of the act level, at least two standard errors of the champion's fit.
+        design_effect: d ≥ 1 that every detector divides its log e-values by, because rows of a
+            request share luck (:mod:`monitoring.detectors.e_cusum`). 1 where 64 requests or more
+            run side by side; what the drift document measures where only a few do; 1.5 where whole
+            fleets begin at once. A drift takes about d times as many rows to see.
         acting: ``likelihood_ratio``, or ``betting`` where fresh champions do not stay silent
             under the pointwise null.
         maximum_segments: S, streams beside the pooled one; segments seen later share the last.
@@ -73,6 +78,7 @@ class LoopSettings:
     act_threshold: float = ACT_THRESHOLD
     warn_threshold: float = WARN_THRESHOLD
     tolerance: float = ACT_TOLERANCE
+    design_effect: float = 1.0
     acting: Acting = "likelihood_ratio"
     maximum_segments: int = 16
     alpha: float = 0.05
@@ -112,6 +118,7 @@ class LoopSettings:
         for name in ("alpha", "fit_judged_share"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ConfigurationError(name, getattr(self, name), "give a share in (0, 1)")
+        tempering(self.design_effect)
         if not 0.0 <= self.tolerance < 0.2:
             raise ConfigurationError("tolerance", self.tolerance, "give a gap in [0, 0.2)")
 

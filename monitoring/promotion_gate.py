@@ -1,8 +1,9 @@
 """May the challenger replace the champion? A test on rows that neither model was fitted on.
 
-The evidence for a challenger is the wealth of bets on its log-score gains, on conditional and
-survival labels (:mod:`monitoring.promotion_gate_scores`), averaged over stakes and views. While the
-challenger is better in neither view its expectation is at most 1 at any time, so
+The evidence for a challenger is the wealth of bets on its log-score gains, on conditional labels
+(half of the weight) and on survival by each published form, temperatures and slopes with intercepts
+(a quarter each; :mod:`monitoring.promotion_gate_scores`). While the challenger is better in none of
+the three views its expectation is at most 1 at any time, so
 
     P(promotion of a challenger that is not better) ≤ α_j,
 
@@ -11,8 +12,14 @@ favours the challenger for a while can carry it through, which segments and the 
 promotion are for. The j-th challenger against one champion gets
 α_j = α · 6 / (π² j²), which sums to α = 0.05: a day of hourly challengers is as safe as one.
 
-Promotion needs all of: evidence ≥ 1/α_j; a gain of both views above 0 on average (the view that
-does not win is watched, at no stated level); enough scored labels at every position whose numbers
+What wins in one view may lose in a form that other engines apply. So each form has evidence of its
+own against "it loses ``KEPT_MARGIN`` or more a label", and all of it has to reach 1/α_j. A
+promotion passes every test, so that no α is split:
+
+    P(promotion of a challenger that loses the margin or more in any published form) ≤ α_j.
+
+Promotion needs all of: evidence ≥ 1/α_j that it is better, and for each form that it is kept; a
+gain of every view above 0 on average; enough scored labels at every position whose numbers
 change; no segment that loses. Bounds on the change itself and throughput regret are checked by
 :mod:`monitoring.promotion_gate_guards` before a challenger gets here or by its caller.
 
@@ -37,11 +44,13 @@ from calib.errors import ConfigurationError, FormatError
 from calib.statuses import Refusal
 from monitoring.detectors.e_cusum import Floats
 from monitoring.promotion_gate_scores import (
+    FORMS,
     OTHER_SEGMENT,
     STAKES,
     RowScores,
     ScoredRows,
     component_weights,
+    first_crossing,
     score_rows,
 )
 
@@ -113,11 +122,13 @@ class GateState:
         rows: rows scored.
         skipped: rows that came no later than the challenger's fit.
         conditional_gain: Σ of the conditional gain over rows, in nats.
-        survival_gain: Σ of the survival gain, in nats.
+        survival_gain: Σ of the gain of survival by temperatures, in nats.
+        affine_gain: Σ of the gain of survival by slopes and intercepts, in nats.
         labels: by position, scored conditional labels.
         changed: by position, whether the two models ever differed.
         log_better: by component, log evidence that the challenger is better.
         log_worse: by component, log evidence that it is worse.
+        log_kept: by form and stake, log evidence that the form does not lose the margin.
         crossed_row: scored row after which the evidence first sufficed, from 0; or None.
         segments: scores by segment.
     """
@@ -126,10 +137,12 @@ class GateState:
     skipped: int
     conditional_gain: float
     survival_gain: float
+    affine_gain: float
     labels: tuple[int, ...]
     changed: tuple[bool, ...]
     log_better: tuple[float, ...]
     log_worse: tuple[float, ...]
+    log_kept: tuple[float, ...]
     crossed_row: int | None = None
     segments: Mapping[str, SegmentScore] = field(default_factory=dict)
 
@@ -175,7 +188,8 @@ class GateDecision:
         log_evidence: natural logarithm of the evidence for the challenger.
         log_threshold: ln(1/α_j).
         conditional_gain: mean gain in nats per row; None without rows.
-        survival_gain: mean gain in nats per row; None without rows.
+        survival_gain: mean gain by temperatures in nats per row; None without rows.
+        affine_gain: mean gain by slopes and intercepts in nats per row; None without rows.
     """
 
     status: GateStatus
@@ -186,6 +200,7 @@ class GateDecision:
     log_threshold: float
     conditional_gain: float | None
     survival_gain: float | None
+    affine_gain: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -254,8 +269,9 @@ class PromotionGate:
     def start(self) -> GateState:
         """The state of a challenger that no row has met."""
         zeros = (0.0,) * len(self._log_weights)
-        none = (0,) * self.gamma
-        return GateState(0, 0, 0.0, 0.0, none, (False,) * self.gamma, zeros, zeros)
+        none, kept = (0,) * self.gamma, (0.0,) * (len(FORMS) * len(STAKES) * self.survival)
+        changed = (False,) * self.gamma
+        return GateState(0, 0, 0.0, 0.0, 0.0, none, changed, zeros, zeros, kept)
 
     def update(self, state: GateState, rows: ScoredRows) -> GateStep:
         """State and decision after more rows.
@@ -303,23 +319,24 @@ class PromotionGate:
         return float(np.logaddexp.reduce(self._log_weights + np.array(state.log_better)))
 
     def _scored(self, state: GateState, scores: RowScores) -> GateState:
-        path = np.cumsum(np.vstack([state.log_better, scores.forward]), axis=0)[1:]
-        crossed = state.crossed_row
+        crossed, better = state.crossed_row, np.array(state.log_better)
         if crossed is None:
-            evidence = np.logaddexp.reduce(self._log_weights + path, axis=1)
-            rows = np.flatnonzero(evidence >= self.log_threshold)
-            crossed = state.rows + int(rows[0]) if rows.size else None
+            path = np.cumsum(np.vstack([better, scores.forward]), axis=0)[1:]
+            row = first_crossing(path, self._log_weights, self.log_threshold)
+            crossed = None if row is None else state.rows + row
         labels = scores.labels.sum(axis=0)
         worse = np.array(state.log_worse) + scores.backward.sum(axis=0)
         return replace(
             state,
-            rows=state.rows + len(path),
+            rows=state.rows + len(scores.forward),
             conditional_gain=state.conditional_gain + float(scores.conditional_gain.sum()),
             survival_gain=state.survival_gain + float(scores.survival_gain.sum()),
+            affine_gain=state.affine_gain + float(scores.affine_gain.sum()),
             labels=tuple(a + int(b) for a, b in zip(state.labels, labels, strict=True)),
             changed=tuple(a or bool(b) for a, b in zip(state.changed, scores.changed, strict=True)),
-            log_better=tuple(path[-1].tolist()),
+            log_better=tuple((better + scores.forward.sum(axis=0)).tolist()),
             log_worse=tuple(worse.tolist()),
+            log_kept=tuple((np.array(state.log_kept) + scores.kept.sum(axis=0)).tolist()),
             crossed_row=crossed,
         )
 
@@ -329,9 +346,11 @@ class PromotionGate:
         known = dict(state.segments)
         if rows.segment is None:
             return known
-        names = rows.segment.astype(str)
-        for name in sorted(set(names.tolist())):
-            mask = names == name
+        names = rows.segment.tolist()
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        codes = np.fromiter(map(numbers.__getitem__, names), np.intp, len(names))
+        for name in sorted(numbers):
+            mask = np.flatnonzero(codes == numbers[name])
             full = len(known) >= self.maximum_segments - 1
             key = OTHER_SEGMENT if full and name not in known else name
             gain = scores.conditional_gain[mask]
@@ -360,7 +379,7 @@ class PromotionGate:
             weights = self._log_weights[part] - np.logaddexp.reduce(self._log_weights[part])
             evidence = np.logaddexp.reduce(weights + np.array(state.log_worse)[part])
             if evidence >= -math.log(self.alpha):
-                return Refusal.NOT_BETTER, f"worse on {view} labels after {state.rows} rows"
+                return Refusal.NOT_BETTER, f"worse on {view} after {state.rows} rows"
         return None, ""
 
     def _waiting(self, state: GateState) -> tuple[Refusal, str] | None:
@@ -370,9 +389,9 @@ class PromotionGate:
         if state.crossed_row is None:
             share = max(self.log_evidence(state), 0.0) / self.log_threshold
             return Refusal.NOT_BETTER, f"evidence at {share:.0%} of the threshold (log)"
-        if state.conditional_gain < 0.0 or state.survival_gain < 0.0:
-            views = f"{state.conditional_gain:.3f} and {state.survival_gain:.3f} nats"
-            return Refusal.NOT_BETTER, f"one view loses: {views} on conditional and survival labels"
+        lost = self._form_at_risk(state)
+        if lost is not None:
+            return Refusal.NOT_BETTER, lost
         for k, (labels, changed) in enumerate(zip(state.labels, state.changed, strict=True), 1):
             if changed and labels < self.minimum_labels:
                 return Refusal.NOT_BETTER, f"position {k} changes on {labels} scored labels"
@@ -382,20 +401,45 @@ class PromotionGate:
                 return Refusal.WORSE_IN_SEGMENT, f"segment {name} {bound}"
         return None
 
+    def _form_at_risk(self, state: GateState) -> str | None:
+        """The view that loses on average, or the form that has not shown that it does not."""
+        gains = (state.conditional_gain, state.survival_gain, state.affine_gain)
+        for view, gain in zip(self._views(), gains, strict=False):
+            if gain < 0.0:
+                return f"one view loses: {gain:.3f} nats on {view}"
+        for form, evidence in self._kept(state).items():
+            if evidence < self.log_threshold:
+                share = max(evidence, 0.0) / self.log_threshold
+                return f"{form}: {share:.0%} of the evidence that they lose nothing (log)"
+        return None
+
+    def _kept(self, state: GateState) -> dict[str, float]:
+        """Log evidence of each form that it does not lose the margin."""
+        logs = np.array(state.log_kept).reshape(-1, len(STAKES))
+        found = np.logaddexp.reduce(logs, axis=1) - math.log(len(STAKES))
+        return dict(zip(FORMS, found.tolist(), strict=False))
+
     def _views(self) -> dict[str, slice]:
-        views = {"conditional": slice(0, len(STAKES))}
+        views = {"conditional labels": slice(0, len(STAKES))}
         if self.survival:
-            views["survival"] = slice(len(STAKES), None)
+            size = len(STAKES) * (1 + self.gamma)
+            for number, form in enumerate(FORMS):
+                start = len(STAKES) + number * size
+                views[f"survival by {form}"] = slice(start, start + size)
         return views
 
     def _decision(
         self, status: GateStatus, refusal: Refusal | None, reason: str, state: GateState
     ) -> GateDecision:
-        mean = (
-            None if state.rows == 0 else state.conditional_gain / state.rows,
-            None if state.rows == 0 or not self.survival else state.survival_gain / state.rows,
-        )
-        evidence = self.log_evidence(state)
+        served = state.rows > 0 and self.survival
         return GateDecision(
-            status, refusal, reason, state.rows, evidence, self.log_threshold, mean[0], mean[1]
+            status,
+            refusal,
+            reason,
+            state.rows,
+            self.log_evidence(state),
+            self.log_threshold,
+            state.conditional_gain / state.rows if state.rows else None,
+            state.survival_gain / state.rows if served else None,
+            state.affine_gain / state.rows if served else None,
         )

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from calib.calibration import Calibration
+from calib.calibration import Calibration, Form
 from calib.errors import ConfigurationError
 from calib.statuses import Refusal, ServingStatus
 
+FORMS: tuple[Form, ...] = ("temperatures", "affine")
 SLOPE_BOUNDS = (0.2, 5.0)
 MAXIMUM_INTERCEPT = 2.0
 MAXIMUM_SURVIVAL_CHANGE = 0.15
@@ -30,7 +31,8 @@ class ChangeGuard:
     Attributes:
         refusal: ``unbounded_change``, ``gamma_mismatch``, ``no_rows`` or None.
         reason: the offending number in words; empty without a refusal.
-        survival_change: by position, mean over rows of |a' − a|; empty where not computed.
+        survival_change: by position, mean over rows of |a' − a|, of the form that moves further;
+            empty where not computed.
     """
 
     refusal: Refusal | None
@@ -53,9 +55,9 @@ def check_change(
 ) -> ChangeGuard:
     """Whether the challenger's numbers lie within bounds and near enough to the champion's.
 
-    Bounds: slopes (and 1/T) within [0.2, 5], intercepts within ±2, and at each position a mean
-    absolute change of served survival of at most ``maximum_survival_change`` (0.15; 0.5 when the
-    champion is identity).
+    Bounds: slopes (and 1/T) within [0.2, 5], intercepts within ±2, and at each position, in either
+    form, a mean absolute change of served survival of at most ``maximum_survival_change`` (0.15;
+    0.5 when the champion is identity).
 
     Raises:
         ConfigurationError: a maximum outside (0, 1].
@@ -75,13 +77,23 @@ def check_change(
     logits = np.asarray(confidence_logits, dtype=np.float32)
     if len(logits) == 0:
         return ChangeGuard(Refusal.NO_ROWS, "no recent rows to measure the change on", ())
-    moved = challenger.survival(logits).astype(np.float64) - champion.survival(logits)
-    change = np.abs(moved).mean(axis=0)
+    change = np.max([_moved(champion, challenger, logits, form) for form in FORMS], axis=0)
     k = int(change.argmax())
     if change[k] > limit:
         words = f"survival at position {k + 1} moves by {change[k]:.3f} on average, limit {limit:g}"
         return ChangeGuard(Refusal.UNBOUNDED_CHANGE, words, tuple(change.tolist()))
     return ChangeGuard(None, "", tuple(change.tolist()))
+
+
+def _moved(
+    champion: Calibration, challenger: Calibration, logits: NDArray[np.float32], form: Form
+) -> NDArray[np.float64]:
+    """[γ] mean absolute change of survival by one form; temperatures where it is not served."""
+    before, after = (
+        each.survival(logits, form="temperatures" if each.slopes is None else form)
+        for each in (champion, challenger)
+    )
+    return np.asarray(np.abs(after.astype(np.float64) - before).mean(axis=0))
 
 
 def _unbounded_number(challenger: Calibration) -> str | None:

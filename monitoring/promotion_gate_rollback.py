@@ -17,7 +17,12 @@ from typing import Any, Self
 import numpy as np
 
 from calib.errors import ConfigurationError, FormatError
-from monitoring.promotion_gate_scores import ScoredRows, component_weights, score_rows
+from monitoring.promotion_gate_scores import (
+    ScoredRows,
+    component_weights,
+    first_crossing,
+    score_rows,
+)
 
 
 class WatchStatus(StrEnum):
@@ -144,9 +149,8 @@ class RollbackWatch:
 
     def _scored(self, state: RollbackState, rows: ScoredRows) -> RollbackState:
         weights = np.log(component_weights(self.gamma, survival=self.survival))
-        forward = score_rows(rows, survival=self.survival).forward
+        forward = score_rows(rows, survival=self.survival, forward_only=True).forward
         path = np.cumsum(np.vstack([state.log_worse, forward]), axis=0)[1:]
-        evidence = np.logaddexp.reduce(weights + path, axis=1)
-        found = np.flatnonzero(evidence >= -math.log(self.alpha))
-        row = state.rows + int(found[0]) if found.size else None
+        found = first_crossing(path, weights, -math.log(self.alpha))
+        row = None if found is None else state.rows + found
         return RollbackState(state.rows + len(path), tuple(path[-1].tolist()), row)

@@ -7,6 +7,9 @@ What becomes of a job of kind ``recalibration``:
 - else a new revision, and the alias ``challenger`` on it. Publishing it is another decision, unless
   the job says ``promote: "guard"``: then the held-out comparison was that decision.
 
+With ``source: "sketches"`` the fit reads what the closed loop has counted by hour instead of rows,
+and nothing is held out: a proposal, and the gate judges it.
+
 The window is frozen with the job: its first and last batch, its rows and the digest of their
 content stand in the revision's provenance, and a job that names them fits the same numbers again.
 
@@ -21,31 +24,41 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection
 
+from calib.calibration_key import CalibrationKey
 from calib.data_quality import QualityFlag
 from calib.statuses import Refusal
 from monitoring.challenger_fit import ChallengerFit, Champion, fit_challenger
+from monitoring.hour_sketches import HourSketches
+from monitoring.monitor_state_bytes import state_from_bytes
 from monitoring.published_document import document_maker
 from monitoring.recalibration_evidence import code_versions
 from monitoring.recalibration_options import RecalibrationOptions
 from monitoring.revision_model import MODEL
 from monitoring.served_numbers import ServedNumbers
+from monitoring.sketch_fit import fit_sketches
+from monitoring.sketch_rows import SketchRows
+from monitoring.store import monitor_states
 from monitoring.store.database import Database
 from monitoring.store.drafters import get
 from monitoring.store.events import open_event, resolve
 from monitoring.store.jobs import Job, check_fence, declare_reads, finish
 from monitoring.store.publications import publish
 from monitoring.store.revisions import Revision, add_revision, aliases, get_revision, set_challenger
-from monitoring.windows import DEFAULT_WINDOW_ROWS, Window, window_of
+from monitoring.windows import DEFAULT_WINDOW_ROWS, window_of
 
 __all__ = ["ACTOR", "Outcome", "recalibrate"]
 
 ACTOR: Final = "worker"
 
 _log = logging.getLogger(__name__)
+
+# Evidence of the fit that goes on with the numbers.
+_SHOWN: Final = ("held_out", "sketches")
 
 # Refusals that say something about the measurement and not about the fit.
 _DATA_FAULTS: Final = {
@@ -99,11 +112,11 @@ def recalibrate(
         drafter = get(connection, job.drafter)
         current = aliases(connection, job.drafter)
         champion = get_revision(connection, job.drafter, current.champion)
-    window = _window(database, job, options, default_rows)
-    _release_batches(database, job, window)
-    found = fit_challenger(
-        window.records,
-        options,
+    fit_it = partial(
+        _from_rows if options.source == "rows" else _from_sketches, database, job, options
+    )
+    found, window = fit_it(
+        default_rows,
         champion=Champion(champion.number, ServedNumbers.of(champion)),
         key=drafter.key,
         fitted_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -115,30 +128,69 @@ def recalibrate(
     return database.run(proposal.commit)
 
 
-def _window(
-    database: Database, job: Job, options: RecalibrationOptions, default_rows: int
-) -> Window:
-    """The rows to fit and judge on, as the job froze them or as they are stored now."""
+def _from_rows(
+    database: Database,
+    job: Job,
+    options: RecalibrationOptions,
+    default_rows: int,
+    *,
+    champion: Champion,
+    key: CalibrationKey,
+    fitted_at: str,
+) -> tuple[ChallengerFit, dict[str, Any]]:
+    """The fit on rows, as the job froze them or as they are stored now, and its window."""
     ends = options.window
     first = None if ends is None else ends.from_batch
-    return window_of(
+    window = window_of(
         database,
         job.drafter,
         rows=options.rows or default_rows,
         after_batch=None if first is None else first - 1,
         through_batch=None if ends is None else ends.through_batch,
     )
-
-
-def _release_batches(database: Database, job: Job, window: Window) -> None:
-    """Let retention go on: everything this job reads is in memory by now."""
     if window.last_batch is not None:
-        beyond = window.last_batch + 1
-        database.run(lambda connection: declare_reads(connection, database, job, beyond))
+        _release_batches(database, job, window.last_batch)
+    found = fit_challenger(window.records, options, champion=champion, key=key, fitted_at=fitted_at)
+    return found, window.to_dict()
+
+
+def _from_sketches(
+    database: Database,
+    job: Job,
+    options: RecalibrationOptions,
+    _: int,
+    *,
+    champion: Champion,
+    key: CalibrationKey,
+    fitted_at: str,
+) -> tuple[ChallengerFit, dict[str, Any]]:
+    """The fit on what the closed loop has counted so far, and its window."""
+    with database.read() as connection:
+        row = monitor_states.load(connection, job.drafter)
+    last = 0 if row is None else row.consumed_through
+    _release_batches(database, job, last)
+    gamma = champion.served.calibration.gamma
+    source = SketchRows.of(
+        HourSketches() if row is None else state_from_bytes(row.state).sketches,
+        gamma,
+        hours=options.hours,
+        half_life_hours=options.half_life_hours,
+        from_batch=(options.window.from_batch if options.window else None) or 0,
+    )
+    found = fit_sketches(source, options, champion=champion, key=key, fitted_at=fitted_at)
+    if row is None:
+        reason = "the closed loop has counted no row of this drafter: start it, or fit on rows"
+        found = replace(found, reason=reason)
+    return found, source.window(last)
+
+
+def _release_batches(database: Database, job: Job, last: int) -> None:
+    """Let retention go on: everything this job reads is in memory by now."""
+    database.run(lambda connection: declare_reads(connection, database, job, last + 1))
 
 
 def _result(
-    job: Job, options: RecalibrationOptions, window: Window, found: ChallengerFit
+    job: Job, options: RecalibrationOptions, window: Mapping[str, Any], found: ChallengerFit
 ) -> dict[str, Any]:
     return {
         "refusal": found.refusal,
@@ -146,7 +198,7 @@ def _result(
         "summary": list(found.summary),
         "method": found.method or options.method,
         "asked_method": options.method,
-        "window": window.to_dict(),
+        "window": dict(window),
         "evidence": found.evidence,
         "versions": code_versions(),
         "job": job.id,
@@ -202,7 +254,7 @@ class _Proposal:
         if found.calibration is None:  # never: a refusal proposes nothing
             raise LookupError("a refused fit has no numbers")
         shown = {
-            "held_out": found.evidence["held_out"],
+            **{name: found.evidence[name] for name in _SHOWN if name in found.evidence},
             "method": found.method,
             "window": result["window"],
             "versions": result["versions"],
@@ -216,6 +268,8 @@ class _Proposal:
             "method": found.method,
             "champion": self.champion.number,
             "window": result["window"],
+            "source": self.options.source,
+            "sketches": found.evidence.get("sketches"),
             "versions": result["versions"],
             MODEL: found.model,
         }

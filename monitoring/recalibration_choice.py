@@ -7,6 +7,13 @@ where the candidate has them). The smallest loss is the best; of those whose los
 most one standard error of the paired difference, the simplest is taken. Segments are then kept
 where they lower the loss of the chosen numbers by more than one standard error.
 
+Few rows cannot tell a leak from luck, and a leak missed costs far more than one imagined: below
+``FEW_ROWS`` rows ``survival`` is taken, unless its loss exceeds that of the simplest candidate by
+more than two standard errors. Mean survival error on five simulated heads, trimmed and not, by the
+first rule and by this one: .0137 and .0095 on 1,000 rows, .0118 and .0069 on 3,000, .0070 and .0051
+on 10,000, .0066 and .0045 on 20,000; without a leak .0059 and .0065, and no difference from 3,000
+rows on.
+
 Whether position k was verified is decided before its label, so the comparison is fair on trimmed
 rows too. Standard errors treat the rows of a prompt (or request) as one piece of luck.
 
@@ -40,15 +47,33 @@ from monitoring.recalibration_methods import (
 from monitoring.recalibration_rows import FitRows
 from monitoring.served_numbers import ServedNumbers
 
-__all__ = ["RULE", "SIMPLEST_FIRST", "Choice", "RowLosses", "choose_method", "row_losses"]
+__all__ = [
+    "FEW_ROWS",
+    "RULE",
+    "RULE_ON_FEW_ROWS",
+    "SIMPLEST_FIRST",
+    "Choice",
+    "RowLosses",
+    "choose_method",
+    "loss_difference",
+    "row_losses",
+]
 
 _log = logging.getLogger(__name__)
 
 SIMPLEST_FIRST: Final[tuple[PooledMethod, ...]] = ("temperature", "sts", "affine", "survival")
 
+FEW_ROWS: Final = 20_000
+"""Rows given to the choice, half of them scored, below which ``survival`` need not prove itself."""
+
 RULE: Final = (
     "smallest held-out log loss of served survival over both forms; the simplest within one "
     "standard error; segments where they lower it by more than one"
+)
+RULE_ON_FEW_ROWS: Final = (
+    f"below {FEW_ROWS:,} rows survival, unless its held-out log loss of served survival over both "
+    "forms is worse than that of the simplest by more than two standard errors; segments where "
+    "they lower it by more than one"
 )
 _SALT: Final = "method choice"
 _SMALLEST: Final = 1e-6  # as the gate: fp32 knows no closer to 0 or 1
@@ -115,10 +140,13 @@ def choose_method(records: AcceptanceRecords, tenant_share: float, rules: Method
     chosen = next(
         name for name in SIMPLEST_FIRST if name in gaps and gaps[name][0] <= gaps[name][1]
     )
+    few = len(records) < FEW_ROWS and "survival" in losses
+    if few and not _clearly_worse(losses, clusters):
+        chosen = "survival"
     segmented = with_segments(fits[chosen], rows, replace(rules, minimum_rows=0))
     segments = _segment_evidence(segmented, losses[chosen], parts.judged, clusters)
     evidence = {
-        "rule": RULE,
+        "rule": RULE_ON_FEW_ROWS if few else RULE,
         "fitted_rows": len(parts.fit),
         "scored_rows": len(parts.judged),
         "split": parts.kind,
@@ -157,6 +185,13 @@ def _candidates(
     return fits, refused
 
 
+def _clearly_worse(losses: dict[PooledMethod, RowLosses], clusters: NDArray[np.intp]) -> bool:
+    """Whether survival loses to the simplest candidate by more than two standard errors."""
+    simplest = next(name for name in SIMPLEST_FIRST if name in losses)
+    loss, spread = _difference(losses["survival"], losses[simplest], clusters)
+    return loss > 2.0 * spread
+
+
 def _segment_evidence(
     segmented: MethodFit,
     pooled: RowLosses,
@@ -187,6 +222,19 @@ def row_losses(records: AcceptanceRecords, survival: NDArray[np.floating[Any]]) 
     accepted = survival_labels(records) == 1.0
     loss = -np.where(accepted, np.log(p), np.log1p(-p))
     return RowLosses(np.where(informed, loss, 0.0).sum(axis=1), informed.sum(axis=1))
+
+
+def loss_difference(
+    one: RowLosses, other: RowLosses, records: AcceptanceRecords
+) -> tuple[float, float]:
+    """Nats a label that ``one`` loses more than ``other``, and the standard error of that.
+
+    Args:
+        one: losses of the records.
+        other: losses of the same records by other numbers.
+        records: rows of a prompt (or request) count as one piece of luck.
+    """
+    return _difference(one, other, _clusters(records))
 
 
 def _loss_of(fit: MethodFit, records: AcceptanceRecords) -> RowLosses:

@@ -1,4 +1,4 @@
-"""How served numbers and models are fitted, one function of the rows for every method.
+"""How served numbers and models are fitted, one function of the source for every method.
 
 Whatever is served, the models are the same two: conditionals by their own likelihood (affine), and
 the survival model around them. Methods differ in how temperatures (and slopes and intercepts) are
@@ -12,18 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib.calibration import Calibration
 from calib.calibration_key import CalibrationKey
 from calib.conditional_likelihood import ConditionalLikelihood
+from calib.errors import ConfigurationError
 from calib.fit_status import MINIMUM_ROWS
-from calib.logit_sketch import LogitSketch
-from calib.pair_sketch import PairSketch
-from calib.records import AcceptanceRecords
-from calib.row_hashes import cluster_hashes, row_hashes
 from calib.segment_fitting import fit_segments
 from calib.segment_projection import project_segments
 from calib.segment_serving import SegmentTable, Unseen
@@ -34,11 +32,12 @@ from calib.sketch_cells import LogitCells
 from calib.statuses import PositionStatus
 from calib.survival_model import SurvivalModel, fit_survival_model
 from calib.survival_projection import ProjectionRules, project_survival
-from monitoring.recalibration_rows import FitRows
+from monitoring.recalibration_rows import FitRows, PairParts
 from monitoring.revision_model import RevisionModel
 
 __all__ = [
     "PROJECTION_ROWS",
+    "FitSource",
     "MethodFit",
     "MethodRules",
     "PooledMethod",
@@ -94,7 +93,26 @@ class MethodFit:
     segments: Mapping[str, Any] = field(default_factory=dict)
 
 
-def fit_pool(method: PooledMethod, rows: FitRows, rules: MethodRules) -> MethodFit:
+class FitSource(Protocol):
+    """What a fit reads: rows (:class:`FitRows`), or sketches of rows that are gone."""
+
+    @property
+    def gamma(self) -> int:
+        """Draft positions."""
+
+    def __len__(self) -> int: ...
+
+    def cells(self) -> LogitCells:
+        """Conditional labels by logit, weighted."""
+
+    def pairs(self) -> PairParts:
+        """Neighbouring logits of disjoint rows."""
+
+    def logits(self, rows: int) -> NDArray[np.float32]:
+        """Logits of about so many blocks, [N, γ], to project a survival model on."""
+
+
+def fit_pool(method: PooledMethod, rows: FitSource, rules: MethodRules) -> MethodFit:
     """Numbers for all traffic, and its models.
 
     Args:
@@ -104,6 +122,7 @@ def fit_pool(method: PooledMethod, rows: FitRows, rules: MethodRules) -> MethodF
 
     Raises:
         FitRefusedError: ``no_rows``, or ``trimmed_rows`` for ``"sts"``.
+        ConfigurationError: ``"sts"`` without rows.
     """
     conditional = _conditional("affine", rows, rules)
     survival = _survival_model(conditional, rows)
@@ -167,49 +186,45 @@ _Served = tuple[Calibration, int]
 
 
 def _conditional(
-    method: Literal["temperature", "affine"], rows: FitRows, rules: MethodRules
+    method: Literal["temperature", "affine"], rows: FitSource, rules: MethodRules
 ) -> ConditionalLikelihood:
-    sketches = [LogitSketch.from_records(part) for _, part in rows.parts]
-    cells = LogitCells.weighted(sketches, [weight for weight, _ in rows.parts])
     estimator = ConditionalLikelihood(method, minimum_rows=rules.minimum_rows)
-    return estimator.fit_sketch(cells)
+    return estimator.fit_sketch(rows.cells())
 
 
-def _survival_model(conditional: ConditionalLikelihood, rows: FitRows) -> SurvivalModel:
-    if rows.records.gamma == 1:
+def _survival_model(conditional: ConditionalLikelihood, rows: FitSource) -> SurvivalModel:
+    if rows.gamma == 1:
         return SurvivalModel(
             slopes=tuple(conditional.slopes_.tolist()),
             intercepts=tuple(conditional.intercepts_.tolist()),
             hazards=(),
             rows=tuple(fit.rows for fit in conditional.position_fits_),
         )
-    pairs: list[PairSketch] = []
-    weights: list[float] = []
-    for weight, part in rows.parts:
-        # By a hash of the prompt (or request): the same halves in any order of the rows.
-        half = cluster_hashes(part) % np.uint64(2)
-        pairs += [PairSketch.from_records(part.select(half == side)) for side in (0, 1)]
-        weights += [weight, weight]
-    return fit_survival_model(conditional, pairs, weights=weights)
+    sketches, weights, folds = rows.pairs()
+    return fit_survival_model(conditional, sketches, weights=weights, folds=folds)
 
 
 def _temperature(
-    _: ConditionalLikelihood, __: SurvivalModel, rows: FitRows, rules: MethodRules
+    _: ConditionalLikelihood, __: SurvivalModel, rows: FitSource, rules: MethodRules
 ) -> _Served:
     fitted = _conditional("temperature", rows, rules)
     calibration = fitted.calibration(rules.key, fitted_at=rules.fitted_at)
-    return _with_parent(calibration, rules.parent), len(rows.records)
+    return _with_parent(calibration, rules.parent), len(rows)
 
 
 def _affine(
-    conditional: ConditionalLikelihood, _: SurvivalModel, rows: FitRows, rules: MethodRules
+    conditional: ConditionalLikelihood, _: SurvivalModel, rows: FitSource, rules: MethodRules
 ) -> _Served:
     calibration = conditional.calibration(rules.key, fitted_at=rules.fitted_at)
     own = [status is PositionStatus.OK for status in conditional.affine_statuses_]
-    return _with_parent(calibration, rules.parent, own), len(rows.records)
+    return _with_parent(calibration, rules.parent, own), len(rows)
 
 
-def _sts(_: ConditionalLikelihood, __: SurvivalModel, rows: FitRows, rules: MethodRules) -> _Served:
+def _sts(
+    _: ConditionalLikelihood, __: SurvivalModel, rows: FitSource, rules: MethodRules
+) -> _Served:
+    if not isinstance(rows, FitRows):
+        raise ConfigurationError("method", "sts", "it searches rows, and sketches hold none")
     records = rows.survival_rows(rules.minimum_rows)
     fitted = SequentialTemperatureScaling(
         minimum_rows=rules.minimum_rows, parent_temperatures=rules.parent
@@ -218,12 +233,12 @@ def _sts(_: ConditionalLikelihood, __: SurvivalModel, rows: FitRows, rules: Meth
 
 
 def _survival(
-    _: ConditionalLikelihood, survival: SurvivalModel, rows: FitRows, rules: MethodRules
+    _: ConditionalLikelihood, survival: SurvivalModel, rows: FitSource, rules: MethodRules
 ) -> _Served:
-    sample = _sample(rows.thinned)
+    logits = rows.logits(PROJECTION_ROWS)
     projection = project_survival(
-        sample.confidence_logits,
-        survival.survival(sample.confidence_logits),
+        logits,
+        survival.survival(logits),
         evidence_rows=survival.rows,
         rules=ProjectionRules(minimum_rows=rules.minimum_rows, parent_temperatures=rules.parent),
     )
@@ -236,25 +251,17 @@ def _survival(
         }
     }
     calibration = projection.calibration(rules.key, fitted_at=rules.fitted_at, evidence=used)
-    return calibration, len(rows.records)
+    return calibration, len(rows)
 
 
 _SERVED: Final[
     Mapping[
         PooledMethod,
-        Callable[[ConditionalLikelihood, SurvivalModel, FitRows, MethodRules], _Served],
+        Callable[[ConditionalLikelihood, SurvivalModel, FitSource, MethodRules], _Served],
     ]
 ] = MappingProxyType(
     {"temperature": _temperature, "affine": _affine, "sts": _sts, "survival": _survival}
 )
-
-
-def _sample(records: AcceptanceRecords) -> AcceptanceRecords:
-    """At most 20,000 rows by ascending hash of their logits: the same in any order."""
-    if len(records) <= PROJECTION_ROWS:
-        return records
-    order = np.argsort(row_hashes(records), kind="stable")
-    return records.select(order[:PROJECTION_ROWS])
 
 
 def _with_parent(

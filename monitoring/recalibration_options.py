@@ -13,19 +13,27 @@ from calib.errors import ConfigurationError
 
 __all__ = [
     "LONGEST_REASON",
+    "MOST_HOURS",
     "MOST_ROWS",
     "FrozenBatches",
     "PromotionMode",
     "RecalibrationMethod",
     "RecalibrationOptions",
+    "RecalibrationSource",
 ]
 
 RecalibrationMethod = Literal["auto", "sts", "temperature", "affine", "survival", "segments"]
 PromotionMode = Literal["gate", "guard", "never"]
+RecalibrationSource = Literal["rows", "sketches"]
 
 # One gigabyte of telemetry of γ = 7 in memory.
 MOST_ROWS: Final = 5_000_000
 LONGEST_REASON: Final = 512
+MOST_HOURS: Final = 24 * 366
+
+# What speaks of rows and has no meaning for sketches, and what does the reverse.
+_OF_ROWS: Final = ("rows", "evaluation_share", "largest_tenant_share")
+_OF_SKETCHES: Final = ("hours", "half_life_hours")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +112,13 @@ class RecalibrationOptions:
     largest_tenant_share: float = 0.5
     reason: str | None = None
     promote: PromotionMode = "gate"
+    source: RecalibrationSource = "rows"
+    hours: int | None = None
+    half_life_hours: float | None = None
 
     def __post_init__(self) -> None:
-        for name, kind in (("method", RecalibrationMethod), ("promote", PromotionMode)):
+        words_of = (RecalibrationMethod, PromotionMode, RecalibrationSource)
+        for name, kind in zip(("method", "promote", "source"), words_of, strict=True):
             words = get_args(kind)
             if getattr(self, name) not in words:
                 choices = ", ".join(repr(word) for word in words)
@@ -125,6 +137,7 @@ class RecalibrationOptions:
         if isinstance(cap, bool) or not isinstance(cap, int | float) or not 0.0 < cap <= 1.0:
             raise ConfigurationError("largest_tenant_share", cap, "give a share in (0, 1]")
         self._check_reason()
+        self._check_source()
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:
@@ -155,6 +168,28 @@ class RecalibrationOptions:
         if not isinstance(reason, str) or not 0 < len(reason) <= LONGEST_REASON:
             remedy = f"give a text of 1 to {LONGEST_REASON} characters"
             raise ConfigurationError("reason", reason, remedy)
+
+    def _check_source(self) -> None:
+        if self.hours is not None and not _is_whole(self.hours, 1, MOST_HOURS):
+            raise ConfigurationError("hours", self.hours, f"give hours from 1 to {MOST_HOURS}")
+        life: object = self.half_life_hours
+        number = isinstance(life, int | float) and not isinstance(life, bool) and life > 0.0
+        if life is not None and (not number or life == float("inf")):
+            raise ConfigurationError("half_life_hours", life, "give hours above 0")
+        default = {entry.name: entry.default for entry in fields(self)}
+        for name in _OF_SKETCHES if self.source == "rows" else _OF_ROWS:
+            if getattr(self, name) != default[name]:
+                remedy = f"leave it out: the source is {self.source!r}"
+                raise ConfigurationError(name, getattr(self, name), remedy)
+        if self.source == "rows":
+            return
+        if self.method in ("sts", "segments"):
+            raise ConfigurationError("method", self.method, "it needs rows; sketches hold none")
+        if self.promote == "guard":
+            raise ConfigurationError("promote", "guard", "sketches hold nothing out; use the gate")
+        if self.window is not None and self.window.through_batch is not None:
+            remedy = "leave it out: sketches reach to the newest folded row"
+            raise ConfigurationError("window.through_batch", self.window.through_batch, remedy)
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:

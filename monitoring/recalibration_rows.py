@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,20 @@ from numpy.typing import NDArray
 from calib.data_quality import QualityFlag, quality_flags
 from calib.errors import FitRefusedError
 from calib.label_consistency import check_label_consistency
+from calib.logit_sketch import LogitSketch
+from calib.pair_sketch import PairSketch
 from calib.record_schema import UNKNOWN_LENGTH, Flag
 from calib.records import AcceptanceRecords
-from calib.row_hashes import row_hashes
+from calib.row_hashes import cluster_hashes, row_hashes
 from calib.segment_sketches import tenant_parts
+from calib.sketch_cells import LogitCells
 from calib.statuses import Refusal, ServingStatus
 from calib.tenant_weights import TenantWeights
 
 __all__ = [
     "MOST_TRIMMED",
     "FitRows",
+    "PairParts",
     "decided_in_advance",
     "trimmed_mask",
     "trusted_rows",
@@ -108,6 +112,20 @@ def decided_in_advance(records: AcceptanceRecords) -> NDArray[np.bool_]:
     return decided & ~trimmed_mask(records)
 
 
+class PairParts(NamedTuple):
+    """Neighbouring logits of disjoint rows.
+
+    Attributes:
+        sketches: one per part.
+        weights: of the rows of each part.
+        folds: parts of one fold share luck.
+    """
+
+    sketches: list[PairSketch]
+    weights: list[float]
+    folds: list[int]
+
+
 @dataclass(frozen=True, eq=False)
 class FitRows:
     """Rows to fit on, by weight.
@@ -147,6 +165,38 @@ class FitRows:
     def trimmed_share(self) -> float:
         """Share of rows whose policy verified fewer than γ positions."""
         return float(trimmed_mask(self.records).mean()) if len(self.records) else 0.0
+
+    @property
+    def gamma(self) -> int:
+        """Draft positions."""
+        return self.records.gamma
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def cells(self) -> LogitCells:
+        """Conditional labels by logit, weighted."""
+        sketches = [LogitSketch.from_records(part) for _, part in self.parts]
+        return LogitCells.weighted(sketches, [weight for weight, _ in self.parts])
+
+    def pairs(self) -> PairParts:
+        """Neighbouring logits in two halves, by a hash of the prompt (or request)."""
+        found = PairParts([], [], [])
+        for weight, part in self.parts:
+            half = cluster_hashes(part) % np.uint64(2)  # the same in any order of the rows
+            for fold in (0, 1):
+                found.sketches.append(PairSketch.from_records(part.select(half == fold)))
+                found.weights.append(weight)
+                found.folds.append(fold)
+        return found
+
+    def logits(self, rows: int) -> NDArray[np.float32]:
+        """Logits of at most so many rows, by ascending hash: the same in any order."""
+        records = self.thinned
+        if len(records) > rows:
+            order = np.argsort(row_hashes(records), kind="stable")
+            records = records.select(order[:rows])
+        return records.confidence_logits
 
     def survival_rows(self, minimum: int) -> AcceptanceRecords:
         """Rows that Sequential Temperature Scaling may read.

@@ -80,6 +80,9 @@ def reproduce(database: Database, drafter: str, number: int) -> Reproduction:
         origin = revision.provenance.get("kind") or revision.provenance.get("origin") or "by hand"
         reason = f"no recalibration made this revision ({origin}): there is no fit to repeat"
         return _no_numbers(revision, "no_fit", reason)
+    if revision.provenance.get("source") == "sketches":
+        reason = "it was fitted on sketches by hour, which are not kept as they were then"
+        return _no_numbers(revision, "window_gone", reason, str(window.get("digest")))
     wanted = str(window["digest"]) if window.get("digest") else None
     records = _frozen(database, drafter, window)
     found = records_digest(records) if len(records) else None

@@ -92,14 +92,18 @@ class RevisionModel:
             return self._of_rows(records, self.pooled.conditional)
         return self.segments.conditional(records)
 
-    def survival(self, records: AcceptanceRecords) -> Values:
+    def survival(self, records: AcceptanceRecords, conditional: Values | None = None) -> Values:
         """S of rows, by their segments where there are some, fp32 [N, γ]; may rise along k.
+
+        Args:
+            records: the rows.
+            conditional: their :meth:`conditional`, where it is known already.
 
         Raises:
             RecordError: records of another γ.
         """
         if self.segments is None or not len(records):
-            return self._of_rows(records, self.pooled.survival)
+            return self._of_rows(records, lambda logits: self.pooled.survival(logits, conditional))
         return segmented_survival(self.segments, self.pooled, records)
 
     def _of_rows(

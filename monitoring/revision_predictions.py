@@ -50,13 +50,22 @@ class RevisionPredictions:
         """Conditional confidences c of the model, fp32 [N, γ]."""
         return self.model.conditional(records)
 
-    def survival(self, records: AcceptanceRecords) -> Fp32:
-        """Survival S of the model, fp32 [N, γ]."""
-        return self.model.survival(records)
+    def survival(self, records: AcceptanceRecords, conditional: Fp32 | None = None) -> Fp32:
+        """Survival S of the model, fp32 [N, γ]; its ``conditional`` may be given."""
+        return self.model.survival(records, conditional)
 
     def served_survival(self, records: AcceptanceRecords) -> Fp32:
         """Survival by the served temperatures, fp32 [N, γ]."""
         return self.served.survival(records)
+
+    def affine_survival(self, records: AcceptanceRecords) -> Fp32 | None:
+        """Survival by the served slopes and intercepts; None where temperatures alone are served.
+
+        Segments carry an affine form only where all traffic does.
+        """
+        if self.served.calibration.slopes is None:
+            return None
+        return self.served.survival(records, "affine")
 
     @property
     def standard_error(self) -> float | None:

@@ -65,7 +65,8 @@ class WorkerSettings:
         beat_seconds: pause between heartbeats.
         grace_seconds: how long a running job may go on after the stop; then it is released.
         loop: of the closed loop; None leaves telemetry unwatched.
-        valid_for_seconds: how long clients may call the loop's publications fresh; None: no end.
+        valid_for_seconds: how long clients may call publications of the loop and of jobs fresh;
+            None: no end.
     """
 
     window_rows: int = DEFAULT_WINDOW_ROWS
@@ -289,7 +290,12 @@ class _Work:
 
 def _shipped_handlers(settings: WorkerSettings) -> Mapping[str, Handler]:
     def recalibration(database: Database, job: Job) -> object:
-        outcome = recalibrate(database, job, default_rows=settings.window_rows)
+        outcome = recalibrate(
+            database,
+            job,
+            default_rows=settings.window_rows,
+            valid_for_seconds=settings.valid_for_seconds,
+        )
         if outcome.result["window"]["rows"]:
             database.run(
                 lambda connection: enqueue(connection, job.drafter, "report", {}, actor="worker")

@@ -19,7 +19,7 @@ from api.service_calls import (
 )
 from calib.errors import CalibrationError
 
-__all__ = ["Method", "Promotion", "recalibrate", "result_lines"]
+__all__ = ["Method", "Promotion", "Source", "recalibrate", "result_lines"]
 
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)  # seconds between looks, the last one from then on
 
@@ -43,6 +43,13 @@ class Promotion(StrEnum):
     NEVER = "never"
 
 
+class Source(StrEnum):
+    """What is fitted on."""
+
+    ROWS = "rows"
+    SKETCHES = "sketches"
+
+
 def recalibrate(
     drafter: Annotated[str, typer.Argument(help="Name of the drafter.")],
     method: Annotated[
@@ -62,6 +69,15 @@ def recalibrate(
     promote: Annotated[
         Promotion, typer.Option(help="What may publish the result.")
     ] = Promotion.GATE,
+    source: Annotated[
+        Source, typer.Option(help="Stored rows, or what the closed loop has counted by hour.")
+    ] = Source.ROWS,
+    hours: Annotated[
+        int | None, typer.Option(min=1, help="Hours of sketches, back from the newest row.")
+    ] = None,
+    half_life_hours: Annotated[
+        float | None, typer.Option(help="Age at which a sketched row counts half.")
+    ] = None,
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait for the result; 0 does not wait.")
     ] = 600.0,
@@ -70,12 +86,15 @@ def recalibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the job as JSON.")] = False,
 ) -> None:
     """Fit on stored telemetry and make the result the challenger; exit code 1 where refused."""
-    asked: dict[str, Any] = {"method": method.value, "promote": promote.value}
+    chosen = {"method": method, "promote": promote, "source": source}
+    asked: dict[str, Any] = {name: word.value for name, word in chosen.items()}
     window = {"from_batch": from_batch, "through_batch": through_batch}
     optional = {
         "rows": rows,
         "minimum_rows": minimum_rows,
         "reason": reason,
+        "hours": hours,
+        "half_life_hours": half_life_hours,
         "window": {name: value for name, value in window.items() if value is not None} or None,
     }
     asked |= {name: value for name, value in optional.items() if value is not None}

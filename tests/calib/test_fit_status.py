@@ -56,3 +56,22 @@ def test_a_position_fit_is_plain_json() -> None:
     values = json.loads(json.dumps(fit.to_dict()))
     assert values["status"] == "one_class"
     assert values["temperature"] is None
+
+
+def test_a_verdict_decides_which_number_later_positions_rest_on() -> None:
+    searched = FitEvidence(50, False, 1.3, None, residual=0.01, null_level=0.02)
+    errors = (lambda t: 0.2 * t, lambda t: 0.1 * t)
+    for status, temperature, continued in (
+        (PositionStatus.OK, 1.3, 1.3),
+        (PositionStatus.INSUFFICIENT, 1.3, 1.3),  # a number that only lacks rows is a number
+        (PositionStatus.AT_BOUND, None, 1.7),
+    ):
+        found = PositionFit.concluded(2, searched, (status, "why"), 1.7, errors)
+        assert (found.position, found.rows, found.reason) == (3, 50, "why")
+        assert (found.temperature, found.continued_with) == (temperature, continued)
+        assert (found.ece_before, found.ece_after) == (0.2, 0.1 * continued)
+        assert (found.residual, found.null_level) == (0.01, 0.02)
+    nothing = PositionFit.concluded(
+        0, FitEvidence(0, True), judge(FitEvidence(0, True)), 1.0, errors
+    )
+    assert (nothing.temperature, nothing.residual, nothing.null_level) == (None, None, None)

@@ -168,6 +168,16 @@ def test_equals_sees_values_columns_and_gamma() -> None:
     assert not bare.equals(plain_records(rows=2).select([0]))
 
 
+def test_restricted_rows_keep_what_is_named_and_default_the_rest() -> None:
+    columns = plain_columns() | {"domain": ["code"] * len(plain_columns()["verified"])}
+    full = AcceptanceRecords.from_columns(plain_records().gamma, columns)
+    slim = full.restricted_to({"domain"})
+    needed = ("confidence_logits", "verified", "accepted", "domain")
+    wanted = {name: getattr(full, name) for name in needed}
+    assert slim.equals(AcceptanceRecords.from_columns(full.gamma, wanted))
+    assert slim.restricted_to(()).domain is None
+
+
 def test_with_flag_adds_to_the_flags_of_a_copy() -> None:
     records = flagged(0, 16, 0)
     marked = records.with_flag(Flag.WARMUP, [True, True, False])

@@ -199,3 +199,20 @@ def test_trimmed_logs_with_leak(partial: float, least_gain: float) -> None:
     hazards, product = np.mean(errors, axis=0)
     assert hazards <= 0.006
     assert product >= least_gain * hazards
+
+
+def test_sketches_of_one_fold_are_held_out_together() -> None:
+    records = simulate_leaky(3000, 4, partial=0.18).records()
+    conditional = ConditionalLikelihood("affine").fit_records(records)
+    quarters = [
+        PairSketch.from_records(records.select(slice(start, start + 750)))
+        for start in range(0, 3000, 750)
+    ]
+    halves = [quarters[0] + quarters[2], quarters[1] + quarters[3]]
+    together = fit_survival_model(conditional, quarters, folds=[0, 1, 0, 1])
+    assert together == fit_survival_model(conditional, halves)
+    assert together != fit_survival_model(conditional, quarters)  # judged on more rows
+    one = fit_survival_model(conditional, quarters, folds=[5, 5, 5, 5])
+    assert one == fit_survival_model(conditional, [halves[0] + halves[1]])
+    with pytest.raises(InvalidInputError, match="folds"):
+        fit_survival_model(conditional, quarters, folds=[0, 1])

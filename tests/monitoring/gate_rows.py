@@ -22,8 +22,12 @@ def scored(
     *,
     first: int = 0,
     segment: np.ndarray | None = None,
+    affine: tuple[Model, Model] | None = None,
 ) -> ScoredRows:
-    """Rows of two models σ(slope · logit(truth) + shift); ingested from ``first`` on."""
+    """Rows of two models σ(slope · logit(truth) + shift); ingested from ``first`` on.
+
+    ``affine`` gives what the two serve by slopes and intercepts, where that is something else.
+    """
     before, after = (
         expit(slope * logit(traffic.conditional) + shift).astype(np.float32)
         for slope, shift in (champion, challenger)
@@ -37,7 +41,14 @@ def scored(
         np.cumprod(before, axis=1, dtype=np.float32),
         np.cumprod(after, axis=1, dtype=np.float32),
         segment,
+        *([] if affine is None else [survival(traffic, model) for model in affine]),
     )
+
+
+def survival(traffic: Traffic, model: Model) -> np.ndarray:
+    slope, shift = model
+    conditional = expit(slope * logit(traffic.conditional) + shift).astype(np.float32)
+    return np.cumprod(conditional, axis=1, dtype=np.float32)
 
 
 def fitted(rng: np.random.Generator, rows: int) -> Model:

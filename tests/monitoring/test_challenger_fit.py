@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -217,3 +218,17 @@ def test_numbers_worse_than_raw_confidence_are_never_proposed() -> None:
     found = fit_challenger(records, options, champion=Champion(3, ServedNumbers(served)))
     assert found.refusal == "not_better"
     assert found.reason.endswith("roll back to identity, revision 0, instead")
+
+
+def test_numbers_whose_affine_form_loses_to_the_champions_are_refused() -> None:
+    """Whatever temperatures gain, engines on the affine form would be served worse."""
+    blocks = simulate_leaky(4000, 17)
+    true = 1.0 / TRUE_TEMPERATURES
+    stale = Calibration.from_temperatures([1.0] * 7, gamma=7)
+    for slopes, expected in ((true, "slopes and intercepts"), (0.7 * true, "")):
+        affine = replace(stale, slopes=tuple(slopes), intercepts=(0.0,) * 7)
+        champion = Champion(3, ServedNumbers(affine))
+        options = RecalibrationOptions(method="temperature")
+        found = fit_challenger(blocks.records(), options, champion=champion)
+        assert (found.refusal is None) == (not expected)
+        assert expected in found.reason

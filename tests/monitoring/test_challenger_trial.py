@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from calib.calibration import Calibration
 from monitoring.loop_decisions import Alarm, Promote, Refuse, RollBack, ScheduleFit
 from monitoring.loop_settings import LoopSettings
+from monitoring.revision_model import MODEL, RevisionModel
+from monitoring.store.revisions import Revision
 from tests.monitoring.loop_rows import folded, of_kind, revision, rows, started
+from tests.monitoring.traffic import GAMMA
 
 SETTINGS = LoopSettings(refit_rows=10**9)
 
@@ -44,6 +48,30 @@ def test_a_change_beyond_bounds_is_refused_at_once() -> None:
         challenger=revision(2, 4.9, window={"last_batch": 0}),
     )
     assert [each.refusal for each in of_kind(decided, Refuse)] == ["unbounded_change"]
+
+
+def test_a_challenger_whose_affine_form_loses_is_not_promoted() -> None:
+    """Its temperatures mend the champion's; engines on the affine form would lose."""
+    right = Calibration.from_temperatures([1.6] * GAMMA, gamma=GAMMA)
+    model = {MODEL: RevisionModel.of_calibration(right).to_dict()}
+
+    def with_slopes(number: int, temperature: float, slope: float) -> Revision:
+        plain = revision(number, temperature, **model, window={"last_batch": 0})
+        affine = replace(plain.calibration, slopes=(slope,) * GAMMA, intercepts=(0.0,) * GAMMA)
+        return replace(plain, calibration=affine)
+
+    for slope, expected in ((1.0 / 1.6, [2]), (0.75 / 1.6, [])):
+        _, decided = folded(
+            started(SETTINGS),
+            rows(6, 4000, scale=1.6),
+            champion=with_slopes(1, 1.1, 1.0 / 1.6),
+            settings=SETTINGS,
+            challenger=with_slopes(2, 1.6, slope),
+        )
+        assert [each.challenger for each in of_kind(decided, Promote)][:1] == expected
+        if not expected:
+            (refused,) = of_kind(decided, Refuse)
+            assert "slopes and intercepts" in refused.reason
 
 
 def test_a_person_alone_promotes_what_was_ordered_so() -> None:

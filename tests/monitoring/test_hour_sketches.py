@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from calib.logit_sketch import LogitSketch
+from calib.pair_sketch import PairSketch
+from calib.segment_tags import POOL
 from monitoring.hour_sketches import HourSketches, pack_open, unpack_open
 from tests.monitoring.loop_rows import rows
 
@@ -15,11 +17,10 @@ def test_an_hour_holds_exactly_its_rows() -> None:
     for start in range(0, 900, 300):
         part = records.select(slice(start, start + 300))
         sketches = sketches.add(part, batch=1 + start // 300, now=10.0 * HOUR + start, hours=24)
-    found = sketches.since(1)
-    assert found is not None
-    assert found[0] == LogitSketch.from_records(records)
-    assert len(found[1]) == len(found[2]) == 1
-    assert sketches.since(2) is None  # the hour began with batch 1
+    (found,) = sketches.newest(from_batch=1)
+    assert LogitSketch.merged(found.segments.segment(POOL)) == LogitSketch.from_records(records)
+    assert found.pairs == PairSketch.from_records(records)
+    assert sketches.newest(from_batch=2) == ()  # the hour began with batch 1
 
 
 def test_old_hours_go_and_the_newest_ones_are_fitted_apart() -> None:
@@ -30,9 +31,21 @@ def test_old_hours_go_and_the_newest_ones_are_fitted_apart() -> None:
     assert [each.hour for each in whole.closed] == [2, 3]
     assert whole.open is not None
     assert whole.open.hour == 4
-    found = sketches.since(3)
-    assert found is not None
-    assert found[0] == LogitSketch.merged(LogitSketch.from_records(rows(h, 50)) for h in (3, 4))
+    for found in (sketches.newest(from_batch=3), sketches.newest(2)):
+        assert [each.hour for each in found] == [3, 4]
+        for each in found:
+            merged = LogitSketch.merged(each.segments.segment(POOL))
+            assert merged == LogitSketch.from_records(rows(each.hour, 50))
+    assert [each.hour for each in whole.newest()] == [2, 3, 4]
+    assert [each.hour for each in sketches.newest(1)] == [4]
+
+
+def test_hours_without_rows_count_by_the_clock() -> None:
+    sketches = HourSketches()
+    for hour in (1, 2, 9):
+        sketches = sketches.add(rows(hour, 20), batch=hour, now=hour * HOUR, hours=24)
+    assert [each.hour for each in sketches.newest(3)] == [9]
+    assert [each.hour for each in sketches.newest(8)] == [2, 9]
 
 
 def test_an_open_hour_comes_back_as_it_was() -> None:
@@ -45,4 +58,4 @@ def test_an_open_hour_comes_back_as_it_was() -> None:
 
 def test_no_rows_no_hour() -> None:
     empty = rows(4, 10).select(slice(0, 0))
-    assert HourSketches().add(empty, batch=1, now=1.0, hours=2).since(0) is None
+    assert HourSketches().add(empty, batch=1, now=1.0, hours=2).newest() == ()

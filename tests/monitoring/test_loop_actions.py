@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy import Connection
 from monitoring.loop_actions import carry_out
 from monitoring.loop_decisions import Alarm, Decision, Hold, Promote, Resolve
 from monitoring.loop_settings import LoopSettings
+from monitoring.monitor_state import MonitorState
 from monitoring.store.database import Database
 from monitoring.store.drafter_rows import state_of
 from monitoring.store.errors import PreconditionFailedError
@@ -40,13 +42,17 @@ def alarm(level: Any, segment: dict[str, str] | None = None) -> Alarm:
     )
 
 
-def done(database: Database, decisions: list[Decision], drafter: Any = None) -> None:
+def done(
+    database: Database,
+    decisions: list[Decision],
+    drafter: Any = None,
+    state: MonitorState | None = None,
+) -> None:
     seen = drafter or read(database, state_of, DRAFTER)
+    folded = state or started(SETTINGS)
 
     def work(connection: Connection) -> None:
-        carry_out(
-            connection, started(SETTINGS), decisions, seen, settings=SETTINGS, document=document
-        )
+        carry_out(connection, folded, decisions, seen, settings=SETTINGS, document=document)
 
     database.run(work)
 
@@ -56,14 +62,24 @@ def test_one_change_is_one_event_until_it_is_resolved(database: Database) -> Non
     done(database, [alarm("warn"), alarm("act", {"domain": "code"})])
     (event,) = read(database, list_events)
     assert (event.severity, event.state, event.count) == ("critical", "open", 2)
-    assert event.title == "Calibration has drifted on drafter at position 3 for domain code"
+    assert event.title == "Calibration has drifted on drafter at position 3 for domain=code"
     assert event.details["since"] == "2023-11-14T22:13:20.000Z"
     assert event.details["false_alarms_per_million_rows"] == 1.0
     database.run(lambda connection: acknowledge(connection, event.id, "anna"))
-    done(database, [alarm("act")])
+    done(database, [alarm("act"), alarm("warn")])
+    assert read(database, list_events)[0].severity == "critical"
     assert read(database, list_events)[0].state == "acknowledged"
     done(database, [Resolve("drift", "mended")])
     assert read(database, list_events)[0].state == "resolved"
+
+
+def test_a_warning_does_not_calm_an_alarm_that_acts(database: Database) -> None:
+    registered(database, 7)
+    acting = replace(started(SETTINGS), announced=("act",))
+    done(database, [alarm("act")])
+    done(database, [alarm("warn")], state=acting)
+    (event,) = read(database, list_events)
+    assert (event.severity, event.count) == ("critical", 1)
 
 
 def test_holds_are_events_by_monitor(database: Database) -> None:

@@ -16,6 +16,7 @@ from monitoring.loop_settings import LoopSettings
         {"act_threshold": 10.0},
         {"warn_threshold": float("nan")},
         {"tolerance": 0.5},
+        {"design_effect": 0.9},
         {"alpha": 1.0},
         {"maximum_segments": 1},
         {"minimum_rows": 0},

@@ -25,6 +25,7 @@ from tests.monitoring.gate_rows import EXACT, fitted, scored
 from tests.monitoring.traffic import heads_traffic
 
 STALE = (1.25, 0.0)
+KEPT = (10.0,) * 8  # log evidence that neither form loses anything
 
 
 def gate(**options: Any) -> PromotionGate:
@@ -153,6 +154,7 @@ def test_a_segment_that_may_lose_holds_promotion() -> None:
         survival_gain=50.0,
         crossed_row=400,
         labels=(5000,) * 7,
+        log_kept=KEPT,
     )
     unsure = SegmentScore(1000, 0.0, 1000 * 0.3**2, state.log_worse)  # bound .0156 nats
     sure = SegmentScore(1000, 5.0, 1000 * 0.05**2, state.log_worse)
@@ -183,13 +185,48 @@ def test_segments_beyond_the_limit_are_scored_together() -> None:
 
 def test_a_view_that_loses_blocks() -> None:
     state = replace(gate().start(), rows=100, conditional_gain=5.0, crossed_row=50)
-    lost = gate().decide(replace(state, survival_gain=-0.5))
-    assert lost.status is GateStatus.WAITING
-    assert "one view loses" in lost.reason
+    for view in ("survival_gain", "affine_gain"):
+        lost = gate().decide(replace(state, log_kept=KEPT, **{view: -0.5}))
+        assert lost.status is GateStatus.WAITING
+        assert "one view loses" in lost.reason
+
+
+def test_a_form_without_evidence_that_it_is_kept_holds_promotion() -> None:
+    state = replace(gate().start(), rows=100, conditional_gain=5.0, crossed_row=50)
+    for form, kept in (
+        ("temperatures", (0.0,) * 4 + KEPT[4:]),
+        ("slopes and", KEPT[:4] + (3,) * 4),
+    ):
+        held = gate().decide(replace(state, log_kept=kept))
+        assert held.status is GateStatus.WAITING
+        assert held.reason.startswith(form)
+    assert gate().decide(replace(state, log_kept=KEPT)).status is GateStatus.PROMOTE
+
+
+def test_an_affine_form_that_loses_is_refused_though_temperatures_gain() -> None:
+    traffic = heads_traffic(np.random.default_rng(10), 20_000)
+    rows = scored(traffic, STALE, EXACT, affine=(EXACT, STALE))
+    assert judge(gate(), rows).refusal is Refusal.NOT_BETTER
+    assert "slopes and intercepts" in judge(gate(), rows).reason
+    # What loses nothing is promoted as soon as without it.
+    alike = scored(traffic, STALE, EXACT, affine=(EXACT, EXACT))
+    found = judge(gate(), alike)
+    assert found.status is GateStatus.PROMOTE
+    assert found.rows <= 3000
+    assert found.affine_gain == 0.0
+
+
+def test_an_affine_form_alone_may_win() -> None:
+    traffic = heads_traffic(np.random.default_rng(11), 20_000)
+    found = judge(gate(), scored(traffic, EXACT, EXACT, affine=((1.6, 0.0), EXACT)))
+    assert found.status is GateStatus.PROMOTE
+    assert (found.conditional_gain, found.survival_gain) == (0.0, 0.0)
+    assert found.affine_gain is not None
+    assert found.affine_gain > 0.0
 
 
 def test_throughput_regret_blocks() -> None:
-    state = replace(gate().start(), rows=100, conditional_gain=5.0, crossed_row=50)
+    state = replace(gate().start(), rows=100, conditional_gain=5.0, crossed_row=50, log_kept=KEPT)
     found = gate().decide(state, regret_increase=0.001)
     assert found.refusal is Refusal.NOT_BETTER
     assert "regret rises by 0.100%" in found.reason
@@ -209,6 +246,7 @@ def test_state_survives_restart_and_batches_do_not_matter() -> None:
         state = GateState.from_dict(json.loads(json.dumps(state.to_dict(), allow_nan=False)))
     assert state.crossed_row == whole.crossed_row is not None
     assert state.log_better == whole.log_better  # exact
+    assert state.log_kept == whole.log_kept
     assert state.segments["a"].log_worse == whole.segments["a"].log_worse
     assert state.conditional_gain == pytest.approx(whole.conditional_gain)
     with pytest.raises(FormatError, match="gate state"):
@@ -244,6 +282,24 @@ def test_inputs_are_checked() -> None:
 def crossed(chosen: PromotionGate, rows: ScoredRows) -> GateStatus:
     """As judged once all rows are in; crossings are found row by row whatever the batches are."""
     return judge(chosen, rows, batch=1000).status
+
+
+@pytest.mark.slow
+@pytest.mark.statistical
+@pytest.mark.parametrize("temperatures", [(STALE, EXACT), (EXACT, EXACT)])
+def test_a_worse_affine_form_is_promoted_at_most_five_per_cent(
+    temperatures: tuple[Any, Any],
+) -> None:
+    """Slopes off by 15 % cost .003 nats a label, more than the margin; temperatures gain or stay.
+
+    The conditional model is judged by itself: it stays as it is, or it gains.
+    """
+    runs, wrong = 200, 0
+    for seed in range(runs):
+        traffic = heads_traffic(np.random.default_rng([41, seed]), 4000)
+        rows = scored(traffic, *temperatures, affine=(EXACT, (1.15, 0.0)))
+        wrong += crossed(gate(), rows) is GateStatus.PROMOTE
+    assert wrong / runs <= 0.05
 
 
 @pytest.mark.slow

@@ -60,6 +60,15 @@ def test_survival_that_moves_too_far() -> None:
     assert check_change(Calibration.identity(2), far, LOGITS).refusal is None
 
 
+def test_the_affine_form_may_not_move_too_far_either() -> None:
+    shifted = Calibration(2, (1.5, 1.5), (1 / 1.5, 1 / 1.5), (-1.5, -1.5), position_statuses=OK)
+    found = check_change(CHAMPION, shifted, LOGITS)
+    assert found.refusal is Refusal.UNBOUNDED_CHANGE
+    before, after = CHAMPION.survival(LOGITS), shifted.survival(LOGITS, form="affine")
+    expected = np.abs(after.astype(float) - before).mean(axis=0)
+    assert found.survival_change == pytest.approx(expected.tolist())
+
+
 def test_other_gamma_and_no_rows() -> None:
     longer = Calibration.from_temperatures([1.0] * 3, gamma=3)
     assert check_change(CHAMPION, longer, LOGITS).refusal is Refusal.GAMMA_MISMATCH

@@ -46,6 +46,12 @@ def test_harm_is_rolled_back() -> None:
     assert whole.state.rolled_back_row == found.state.rolled_back_row  # whatever the batches
 
 
+def test_harm_of_the_affine_form_alone_is_rolled_back() -> None:
+    traffic = heads_traffic(np.random.default_rng(4), 8000)
+    found = follow(watch(), scored(traffic, EXACT, EXACT, affine=((1.3, 0.0), EXACT)))
+    assert found.status is WatchStatus.ROLL_BACK
+
+
 def test_good_champion_is_kept_when_the_watch_is_over() -> None:
     rows = scored(heads_traffic(np.random.default_rng(2), 6000), EXACT, (1.3, 0.0))
     found = follow(watch(watch_rows=5000), rows)

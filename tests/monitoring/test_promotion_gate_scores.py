@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from monitoring.promotion_gate_scores import (
     STAKES,
     ScoredRows,
     component_weights,
+    first_crossing,
     score_rows,
 )
 from tests.monitoring.traffic import leaky_traffic
@@ -52,6 +55,24 @@ def test_gains_by_hand() -> None:
         assert scores.backward[0, 8 + m] == pytest.approx(np.log1p(-stake * survived), abs=2e-5)
 
 
+def test_the_affine_form_is_scored_by_its_own_numbers() -> None:
+    one = rows([0.8, 0.5], [0.9, 0.4], ell=2, n=1)
+    alone = score_rows(one)
+    assert alone.affine_gain.tolist() == alone.survival_gain.tolist()
+    assert alone.forward[:, 4:16].tolist() == alone.forward[:, 16:].tolist()
+    affine = np.array([[0.7, 0.3]], np.float32)
+    found = score_rows(replace(one, challenger_affine=affine))
+    gain = np.log(0.7 / 0.8) + np.log(0.7 / 0.6)  # against the champion's temperatures
+    assert found.affine_gain[0] == pytest.approx(gain, rel=1e-5)
+    assert found.survival_gain.tolist() == alone.survival_gain.tolist()
+    for m, stake in enumerate(STAKES):
+        mean = np.log1p(stake * gain / 2)
+        assert found.forward[0, 16 + m] == pytest.approx(mean, abs=2e-5)
+        kept = np.log1p(stake * (gain / 2 + 0.002) / 1.002)
+        assert found.kept[0, 4 + m] == pytest.approx(kept, abs=2e-5)
+    assert replace(one, challenger_affine=affine).swapped().champion_affine is affine
+
+
 def test_the_bound_is_known_before_the_label() -> None:
     """.95 against .9999: B = ln(.05/.0001) = 6.21 divides the gain whatever the label is."""
     for n, gain in ((1, np.log(0.9999 / 0.95)), (0, np.log(0.0001 / 0.05))):
@@ -78,7 +99,7 @@ def test_weights_sum_to_one_and_match_the_columns() -> None:
 
 def test_no_verified_position_scores_nothing() -> None:
     scores = score_rows(rows([0.5, 0.5], [0.9, 0.9], ell=0, n=0))
-    assert scores.forward.tolist() == [[0.0] * 16]
+    assert scores.forward.tolist() == [[0.0] * 28]
     assert (scores.conditional_gain[0], scores.survival_gain[0]) == (0.0, 0.0)
 
 
@@ -111,6 +132,9 @@ def test_every_component_is_fair_under_leak_and_trimming(slope: float) -> None:
     values = np.exp(scores.forward)
     error = values.std(axis=0) / np.sqrt(len(values))
     assert (values.mean(axis=0) <= 1.0 + 4.0 * error).all()
+    # Both slopes lose more than the margin: the evidence that a form is kept is fair as well.
+    kept = np.exp(scores.kept)
+    assert (kept.mean(axis=0) <= 1.0 + 4.0 * kept.std(axis=0) / np.sqrt(len(kept))).all()
 
 
 def test_from_records() -> None:
@@ -153,3 +177,14 @@ def test_shapes_are_checked() -> None:
         values = {name: getattr(good, name) for name in good.__dataclass_fields__} | wrong
         with pytest.raises(RecordError):
             ScoredRows(**values)
+
+
+def test_the_first_crossing_is_that_of_the_whole_mixture() -> None:
+    """Against the mixture of every row; weights that sum to 1, as those of the gate."""
+    rng = np.random.default_rng(8)
+    path = np.cumsum(rng.normal(0.02, 0.3, (500, 6)), axis=0)
+    weights = np.log(np.array([0.4, 0.3, 0.1, 0.1, 0.05, 0.05]))
+    mixture = np.log(np.exp(weights + path).sum(axis=1))
+    for level in (1.0, 5.0, float(mixture.max()) - 1e-6):
+        assert first_crossing(path, weights, level) == int(np.argmax(mixture >= level))
+    assert first_crossing(path, weights, float(mixture.max()) + 1e-6) is None

@@ -6,19 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import delete
 
 from calib.errors import ConfigurationError
 from calib.record_schema import Flag
 from calib.records import AcceptanceRecords
 from calib.statuses import ServingStatus
+from monitoring.closed_loop import ClosedLoop
+from monitoring.loop_settings import LoopSettings
 from monitoring.recalibration import recalibrate
+from monitoring.reproduction import reproduce
 from monitoring.revision_model import RevisionModel
+from monitoring.store import monitor_states, tables
 from monitoring.store.database import Database
 from monitoring.store.errors import LeaseLostError
 from monitoring.store.events import list_events
 from monitoring.store.jobs import Job, get_job, release
 from monitoring.store.publications import current_publication
 from monitoring.store.revisions import aliases, get_revision, list_revisions
+from tests.monitoring.loop_rows import rows
 from tests.monitoring.worker_support import (
     DRAFTER,
     leased,
@@ -344,3 +350,36 @@ def test_a_lost_lease_leaves_nothing(database: Database) -> None:
 
 def test_prompts_of_the_helper_lie_where_they_should() -> None:
     assert set(prompts_of(judged=True, count=5)).isdisjoint(prompts_of(judged=False, count=5))
+
+
+def test_sketches_are_fitted_when_their_rows_are_gone_and_the_gate_judges(
+    database: Database,
+) -> None:
+    """Retention has removed what an hour counted; rows that come promote its fit."""
+    registered(database, 7)
+    stored(database, rows(1, 2000, scale=1.6), batches=2)
+    loop = ClosedLoop(database, "loop", LoopSettings(refit_rows=10**9, minimum_rows=10**6))
+    assert loop.turn(DRAFTER)
+    folded = read(database, monitor_states.load, DRAFTER).consumed_through
+    database.run(lambda c: c.execute(delete(tables.telemetry_batches)))
+    options: dict[str, Any] = {"source": "sketches", "method": "temperature", "hours": 1}
+    outcome = recalibrate(database, leased(database, **options, half_life_hours=6.0))
+    assert (outcome.status, outcome.revision) == ("succeeded", 1)
+    revision = read(database, get_revision, DRAFTER, 1)
+    assert revision.calibration.temperatures[:2] == pytest.approx([1.6, 1.6], rel=0.12)
+    assert revision.provenance["source"] == "sketches"
+    (hour,) = revision.provenance["sketches"]["hours"]
+    assert (hour["rows"], hour["weight"]) == (2000, 1.0)
+    assert revision.provenance["window"]["last_batch"] == folded
+    assert revision.calibration.evidence["sketches"]["half_life_hours"] == 6.0
+    assert reproduce(database, DRAFTER, 1).outcome == "window_gone"
+    stored(database, rows(2, 1500, scale=1.6, first_step=2000), batches=3)
+    loop.turn(DRAFTER)
+    assert read(database, aliases, DRAFTER).champion == 1
+
+
+def test_without_sketches_the_reason_says_who_counts_them(database: Database) -> None:
+    job = drafter_with(database, synthetic_records(200, gamma=GAMMA), source="sketches")
+    result = refused(database, job)
+    assert result["refusal"] == "no_rows"
+    assert "closed loop has counted no row" in result["reason"]

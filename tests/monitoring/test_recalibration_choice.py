@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 
 from calib.records import AcceptanceRecords
-from monitoring.recalibration_choice import RowLosses, _difference, choose_method, row_losses
+from monitoring import recalibration_choice
+from monitoring.recalibration_choice import (
+    RULE,
+    RULE_ON_FEW_ROWS,
+    RowLosses,
+    _clearly_worse,
+    _difference,
+    choose_method,
+    row_losses,
+)
 from monitoring.recalibration_methods import MethodRules
-from tests.support.leaky_generator import simulate_leaky
+from tests.support.leaky_generator import simulate_leaky, trimmed_lengths
 
 
 def test_losses_count_only_where_the_position_was_verified() -> None:
@@ -40,11 +49,37 @@ def test_difference_takes_rows_of_a_prompt_as_one_piece_of_luck() -> None:
     assert _difference(one, other, np.zeros(4, dtype=np.intp))[1] == math.inf
 
 
-def test_where_a_temperature_is_exactly_right_the_simplest_wins() -> None:
+def test_where_a_temperature_is_exactly_right_the_simplest_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recalibration_choice, "FEW_ROWS", 6000)
     records = simulate_leaky(6000, 4).records()
     choice = choose_method(records, 1.0, MethodRules())
     assert (choice.method, choice.segments) == ("temperature", False)
+    assert choice.evidence["rule"] == RULE
     named = {entry["method"]: entry for entry in choice.evidence["candidates"]}
     assert set(named) == {"temperature", "sts", "affine", "survival"}
     assert named["temperature"]["above_best"] <= named["temperature"]["standard_error"]
     assert choice.evidence["scored_rows"] == 3000
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.18])
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_few_rows_are_fitted_by_survival_though_half_of_them_show_no_leak(
+    leak: float, trimmed: bool
+) -> None:
+    blocks = simulate_leaky(1000, 21, partial=leak)
+    records = blocks.records(trimmed_lengths(blocks.logits) if trimmed else None)
+    choice = choose_method(records, 1.0, MethodRules())
+    assert choice.method == "survival"
+    assert choice.evidence["rule"] == RULE_ON_FEW_ROWS
+
+
+def test_few_rows_on_which_survival_is_clearly_worse_keep_the_simplest() -> None:
+    labels = np.ones(50, dtype=np.int64)
+    better = RowLosses(np.linspace(0.5, 0.6, 50), labels)
+    clusters = np.arange(50)
+    for gap, noise, expected in ((0.02, 0.001, True), (0.02, 0.5, False), (-0.02, 0.001, False)):
+        wave = noise * np.resize([1.0, -1.0], 50)
+        losses = {"temperature": better, "survival": RowLosses(better.loss + gap + wave, labels)}
+        assert _clearly_worse(losses, clusters) is expected  # type: ignore[arg-type]

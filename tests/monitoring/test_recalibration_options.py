@@ -92,3 +92,38 @@ def test_ordering_a_recalibration_loads_no_numpy() -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert answer.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("source", {"source": "memory"}),
+        ("hours", {"hours": 3}),
+        ("half_life_hours", {"half_life_hours": 1.0}),
+        ("hours", {"source": "sketches", "hours": 0}),
+        ("hours", {"source": "sketches", "hours": True}),
+        ("half_life_hours", {"source": "sketches", "half_life_hours": 0.0}),
+        ("half_life_hours", {"source": "sketches", "half_life_hours": float("nan")}),
+        ("half_life_hours", {"source": "sketches", "half_life_hours": "1"}),
+        ("method", {"source": "sketches", "method": "segments"}),
+        ("promote", {"source": "sketches", "promote": "guard"}),
+        ("rows", {"source": "sketches", "rows": 10}),
+        ("evaluation_share", {"source": "sketches", "evaluation_share": 0.3}),
+        ("window.through_batch", {"source": "sketches", "window": {"through_batch": 3}}),
+    ],
+)
+def test_what_sketches_cannot_do_is_refused(name: str, values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RecalibrationOptions.from_mapping(values)
+    assert caught.value.field == name
+
+
+def test_options_of_sketches_come_back() -> None:
+    given = {
+        "source": "sketches",
+        "hours": 6,
+        "half_life_hours": 12,
+        "window": {"from_batch": 3},
+        "promote": "never",
+    }
+    assert RecalibrationOptions.from_mapping(given).to_mapping() == given

@@ -12,6 +12,7 @@ from monitoring.store.database import Database
 from monitoring.store.errors import LeaseLostError, StoreUnavailableError
 from monitoring.store.events import list_events
 from monitoring.store.jobs import Job, check_fence, finish, get_job, lease_next, list_jobs
+from monitoring.store.publications import current_publication
 from monitoring.store.reports import latest_report
 from monitoring.store.revisions import aliases, list_revisions
 from monitoring.worker import Worker, WorkerSettings
@@ -97,6 +98,18 @@ def test_a_recalibration_and_its_report_are_done_without_being_asked_twice(
     found = read(database, latest_report, DRAFTER)
     assert found.revision == 0
     assert not worker.run_once()
+
+
+def test_what_a_job_publishes_is_fresh_for_as_long_as_the_setting_says(
+    database: Database,
+) -> None:
+    registered(database, 2)
+    stored(database, synthetic_records(4000, gamma=2, prompts=150))
+    ordered(database, promote="guard")
+    assert Worker(database, "worker", WorkerSettings(valid_for_seconds=600.0)).run_once()
+    found = read(database, current_publication, DRAFTER)
+    assert found.number == 2
+    assert found.valid_until == pytest.approx(found.published_at + 600.0)
 
 
 def test_without_rows_there_is_nothing_to_report(database: Database) -> None:
