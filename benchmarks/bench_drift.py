@@ -1,7 +1,8 @@
 """Drift detectors side by side: cost, false alarms, delay. Ours, and river's where it is installed.
 
     python benchmarks/bench_drift.py [--seeds 6] [--null-rows 1000000] [--long-rows 5000000]
-                                     [--only cost null run_length delay long] [--out result.json]
+                                     [--only cost null run_length delay long dependence]
+                                     [--out result.json]
 
 * cost: rows per CPU-second of one thread (``time.process_time``), best of three.
 * null: alarms while calibration holds: stable traffic; perfect conditional confidence whose next
@@ -11,6 +12,8 @@
 * delay: rows from a change to the alarm, and the error of the change point, by kind of drift. The
   shapes marked ``fresh`` had no part in choosing the alternatives.
 * long: one run of the act level over ``--long-rows`` calibrated rows.
+* dependence: false alarms and delays where the rows of a request share luck (intraclass .025, 100
+  rows a request, 64 side by side), by design effect, and with A multiplied instead.
 
 Traffic is simulated (tests/monitoring/traffic.py): fleet-interleaved, rows independent given their
 logits. In a drift it is the champion's confidence that moves while acceptance stays, so a detector
@@ -42,7 +45,14 @@ from monitoring.detectors.levels import DriftLevels
 from monitoring.detectors.likelihood_ratio import LikelihoodRatioDetector
 from monitoring.detectors.observations import Observations
 from monitoring.detectors.residuals import survival_residual
-from tests.monitoring.traffic import GAMMA, Traffic, heads_traffic, leaky_traffic
+from tests.monitoring.traffic import (
+    GAMMA,
+    Traffic,
+    heads_traffic,
+    leaky_traffic,
+    miscalibrated,
+    shared_luck_traffic,
+)
 
 try:
     from river import drift as river_drift
@@ -293,6 +303,72 @@ def long_run(rows: int) -> dict[str, Any]:
     return {"rows": rows, "raised": raised, "evidence": step.verdict.to_dict()}
 
 
+SIDES = {64: 100, 8: 60, 1: 60}  # runs by requests side by side
+REMEDIES = ((1.0, 1), (1.5, 1), (2.0, 1), (3.3, 1), (1.0, 3), (1.0, 100))  # design effect, A times
+
+
+def dependence(rows: int = 31_006, delay_seeds: int = 12) -> dict[str, Any]:
+    """Shares of runs with an alarm while calibration holds, and delays of act, by remedy."""
+    levels = {
+        f"design effect {effect:g}, A x {times}": DriftLevels.standard(
+            GAMMA, threshold=1e6 * times, warn_threshold=1e5 * times, design_effect=effect
+        )
+        for effect, times in REMEDIES
+    }
+    false_alarms = {
+        f"{side} side by side": _false_alarms(levels, side, runs, rows)
+        for side, runs in SIDES.items()
+    }
+    delays = {
+        name: _delays(levels, slope, shift, delay_seeds)
+        for name, slope, shift in (
+            ("T x 1.25", 1.25, 0.0),
+            ("T x 1.6", 1.6, 0.0),
+            ("shift -0.3", 1.0, -0.3),
+        )
+    }
+    bounds = {"act": rows / 1e6, "warn": rows / 1e5}
+    return {"rows": rows, "bounds": bounds, "false_alarms": false_alarms, "mean_delays": delays}
+
+
+def _false_alarms(
+    levels: dict[str, DriftLevels], side_by_side: int, runs: int, rows: int
+) -> dict[str, Any]:
+    warned, acted = dict.fromkeys(levels, 0), dict.fromkeys(levels, 0)
+    for seed in range(runs):
+        rng = np.random.default_rng([17, side_by_side, seed])
+        observed = shared_luck_traffic(rng, rows, side_by_side=side_by_side).served()
+        for name, chosen in levels.items():
+            verdict = chosen.update(chosen.start(), observed).verdict
+            warned[name] += verdict.warn.alarm is not None
+            acted[name] += any(each.alarm is not None for each in verdict.acting)
+    return {"runs": runs} | {
+        name: {
+            "warn_share": round(warned[name] / runs, 4),
+            "act_share": round(acted[name] / runs, 4),
+        }
+        for name in levels
+    }
+
+
+def _delays(
+    levels: dict[str, DriftLevels], slope: float, shift: float, seeds: int
+) -> dict[str, float | None]:
+    """Mean rows to an act alarm; None where a run had none within 10,000 rows."""
+    found: dict[str, list[int | None]] = {name: [] for name in levels}
+    for seed in range(seeds):
+        traffic = shared_luck_traffic(np.random.default_rng([18, seed]), BEFORE + 10_000)
+        stream = miscalibrated(traffic, BEFORE, slope=slope, shift=shift)
+        for name, chosen in levels.items():
+            verdict = chosen.update(chosen.start(), stream).verdict
+            rows = [each.alarm.row for each in verdict.acting if each.alarm is not None]
+            found[name].append(min(rows) + 1 - BEFORE if rows else None)
+    return {
+        name: None if None in waited else round(float(np.mean([w for w in waited if w])))
+        for name, waited in found.items()
+    }
+
+
 def _batches(rows: int) -> Iterator[tuple[int, Observations]]:
     rng = np.random.default_rng(13)
     for start in range(0, rows, BATCH):
@@ -312,7 +388,7 @@ def versions() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parts = ("cost", "null", "run_length", "delay", "long")
+    parts = ("cost", "null", "run_length", "delay", "long", "dependence")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--run-length-seeds", type=int, default=300)
@@ -326,6 +402,7 @@ def main() -> None:
         "run_length": lambda: run_length(options.run_length_seeds),
         "delay": lambda: delay(options.seeds),
         "long": lambda: long_run(options.long_rows),
+        "dependence": dependence,
     }
     result: dict[str, Any] = {
         "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},

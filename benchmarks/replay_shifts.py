@@ -4,8 +4,8 @@ Every shift of issue 4 on the shipped telemetry: math → chat → code, samplin
 1.0 → 0.6 → 0, the earlier drafter in place of the later one (announced and not), and, labelled
 synthetic, logits times 1.6. Each is replayed through fold, fit, gate and watch; found, or not
 found, is what is written. Then the autocorrelation of residuals within requests, and how often the
-detectors alarm on recorded rows under a champion fitted on these very rows, beside labels drawn
-afresh from it: the first with the dependence of real requests, the second without.
+detectors alarm on recorded rows under a champion fitted on these very rows: requests that all begin
+together, requests out of phase, rows permuted, and labels drawn afresh, by design effect.
 
 Run: ``python benchmarks/replay_shifts.py [--out FOLDER] [--only NAME …] [--deals N]``.
 """
@@ -70,15 +70,22 @@ def replayed(stream: Stream, baseline_rows: int = BASELINE_ROWS) -> dict[str, An
     return replay_document(stream, result, changes, settings.to_dict())
 
 
+def by_request(
+    records: AcceptanceRecords,
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int64]]:
+    """Request of every row, rows ordered by request and step, and the steps."""
+    if records.request is None or records.step is None:
+        raise SystemExit("the recording names neither requests nor steps")
+    codes = cluster_codes(records.request)
+    return codes, np.lexsort((records.step, codes)), records.step
+
+
 def autocorrelation(records: AcceptanceRecords, c: NDArray[np.float32]) -> dict[str, Any]:
     """Correlation of row residuals within requests by lag, and the share that requests explain."""
     rows = Observations(c, records.verified, records.accepted)
     residual = conditional_residual(rows)
     residual = residual - residual.mean()
-    if records.request is None or records.step is None:
-        raise SystemExit("the recording names neither requests nor steps")
-    codes = cluster_codes(records.request)
-    order = np.lexsort((records.step, codes))
+    codes, order, steps = by_request(records)
     sorted_codes, values = codes[order], residual[order]
     variance = float((values**2).mean())
     lags = {}
@@ -99,7 +106,7 @@ def autocorrelation(records: AcceptanceRecords, c: NDArray[np.float32]) -> dict[
         "mean_rows_of_a_row's_request": mean_size,
         "intraclass_correlation": between / variance,
         "design_effect_of_request_sums": 1.0 + (mean_size - 1.0) * between / variance,
-        "neighbours_in_the_stream": _stream_correlation(records.step, residual),
+        "neighbours_in_the_stream": _stream_correlation(steps, residual),
     }
 
 
@@ -119,30 +126,88 @@ def in_sample_confidence(records: AcceptanceRecords) -> NDArray[np.float32]:
     return fit_segments(SegmentSketches.from_records(records)).conditional(records)
 
 
+REMEDIES = ((1.0, 1), (1.5, 1), (2.0, 1), (3.3, 1), (1.0, 3), (1.0, 100))  # design effect, A times
+
+
 def false_alarms(records: AcceptanceRecords, deals: int) -> dict[str, Any]:
-    """Share of dealt-out fleets with an alarm, real labels beside independent ones."""
-    found: dict[str, Any] = {"deals": deals, "rows_a_deal": len(records)}
+    """Share of fleets with an alarm at A = 10⁶ (warn 10⁵), by how the recorded rows are arranged.
+
+    ``dealt``: all requests begin together; ``out_of_phase``: each slot begins somewhere within a
+    request; ``rows_permuted``: no requests at all; ``labels_drawn``: labels anew from the champion.
+    """
+    levels = {
+        f"design effect {effect:g}, A x {times}": DriftLevels.standard(
+            GAMMA,
+            threshold=1e6 * times,
+            warn_threshold=1e5 * times,
+            survival=False,
+            design_effect=effect,
+        )
+        for effect, times in REMEDIES
+    }
     rng = np.random.default_rng(0)
     base = in_sample_confidence(records)
-    for name, threshold in (("1e3", 1e3), ("1e5", 1e5), ("1e6", 1e6)):
-        levels = DriftLevels.standard(
-            GAMMA, threshold=threshold, warn_threshold=threshold, survival=False
-        )
-        counts = {"real": [0, 0], "independent": [0, 0]}
-        for seed in range(1, deals + 1):
-            order, _ = deal(records, seed)
-            c, verified = base[order], records.verified[order]
-            drawn = (rng.random(c.shape) < c).astype(np.uint8)
-            fresh = np.minimum(np.cumprod(drawn, axis=1).sum(axis=1), verified).astype(np.uint8)
-            for kind, accepted in (("real", records.accepted[order]), ("independent", fresh)):
-                verdict = levels.update(levels.start(), Observations(c, verified, accepted)).verdict
-                counts[kind][0] += verdict.warn.alarm is not None
-                counts[kind][1] += verdict.act.alarm is not None
-        found[name] = {
-            kind: {"warn_share": warn / deals, "act_share": act / deals}
-            for kind, (warn, act) in counts.items()
+    counts: dict[str, dict[str, list[int]]] = {}
+    for seed in range(1, deals + 1):
+        dealt, _ = deal(records, seed)
+        orders = {
+            "dealt": dealt,
+            "out_of_phase": out_of_phase(records, seed),
+            "rows_permuted": rng.permutation(len(records)),
+            "labels_drawn": dealt,
         }
-        found[name]["bound"] = min(1.0, len(records) / threshold)
+        for kind, order in orders.items():
+            c, verified, accepted = base[order], records.verified[order], records.accepted[order]
+            if kind == "labels_drawn":
+                drawn = (rng.random(c.shape) < c).astype(np.uint8)
+                accepted = np.minimum(np.cumprod(drawn, axis=1).sum(axis=1), verified)
+            rows = Observations(c, verified, accepted.astype(np.uint8))
+            for name, chosen in levels.items():
+                verdict = chosen.update(chosen.start(), rows).verdict
+                count = counts.setdefault(kind, {}).setdefault(name, [0, 0])
+                count[0] += verdict.warn.alarm is not None
+                count[1] += verdict.act.alarm is not None
+    shares = {
+        kind: {
+            name: {"warn_share": warn / deals, "act_share": act / deals}
+            for name, (warn, act) in found.items()
+        }
+        for kind, found in counts.items()
+    }
+    bounds = {"warn": min(1.0, len(records) / 1e5), "act": len(records) / 1e6}
+    return {"deals": deals, "rows_a_deal": len(records), "bounds": bounds, **shares}
+
+
+def out_of_phase(records: AcceptanceRecords, seed: int, slots: int = 64) -> NDArray[np.intp]:
+    """Order of a fleet that has long been running: slots begin within a request, and end together.
+
+    Rows after the first slot is empty are left out: fewer requests side by side depend more.
+    """
+    rng = np.random.default_rng(seed)
+    codes, order, _ = by_request(records)
+    requests = np.split(order, np.cumsum(np.bincount(codes))[:-1])
+    queues: list[list[NDArray[np.intp]]] = [[] for _ in range(slots)]
+    load = np.zeros(slots, dtype=np.int64)
+    for index in rng.permutation(len(requests)).tolist():
+        slot = int(load.argmin())
+        queues[slot].append(requests[index])
+        load[slot] += len(requests[index])
+    turned = [np.roll(rows, -int(rng.integers(len(rows)))) for rows in map(np.concatenate, queues)]
+    return np.stack([rows[: load.min()] for rows in turned], axis=1).ravel()
+
+
+def first_steps(records: AcceptanceRecords, c: NDArray[np.float32]) -> dict[str, Any]:
+    """Mean accepted tokens beyond the forecast by step within a request: what no head sees."""
+    residual = conditional_residual(Observations(c, records.verified, records.accepted)) * GAMMA
+    codes, order, _ = by_request(records)
+    sizes = np.bincount(codes)
+    place = np.empty(len(records), dtype=np.int64)
+    place[order] = np.arange(len(records)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    found = {}
+    for low, high in ((0, 1), (1, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 64), (64, 128)):
+        own = residual[(place >= low) & (place < high)]
+        error = float(own.std() / math.sqrt(len(own)))
+        found[f"{low}-{high - 1}"] = {"mean": float(own.mean()), "standard_error": error}
     return found
 
 
@@ -203,6 +268,7 @@ def main() -> None:
         measured = autocorrelation(records, in_sample_confidence(records))
         document = {
             "autocorrelation": measured,
+            "first_steps": first_steps(records, in_sample_confidence(records)),
             "hidden_difficulty": hidden_difficulty(measured["intraclass_correlation"]),
             "false_alarms": false_alarms(records, options.deals),
         }

@@ -25,13 +25,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from calib.errors import ConfigurationError, FormatError
 from calib.label_consistency import LabelConsistency
-from calib.labels import observed_mask
 from calib.records import AcceptanceRecords
 from monitoring.detectors.hysteresis import Hysteresis
 
@@ -68,12 +67,18 @@ class QualityVerdict:
         fault: what it looks for.
         status: see :class:`QualityStatus`.
         reason: the numbers in words.
+        value: what was measured, in the unit of its limit; None where nothing was.
+        limit: from where on it is an alert.
+        engine: the one that sent every row of the update, while the alert is on; None for several.
         raised: whether this very update turned the alert on.
     """
 
     fault: QualityFault
     status: QualityStatus
     reason: str
+    value: float | None = None
+    limit: float | None = None
+    engine: str | None = None
     raised: bool = False
 
     @property
@@ -218,7 +223,7 @@ class DataQualityMonitors:
             QualityFault.LABEL_INCONSISTENT: _consistency(consistency),
         }
         rows = records
-        if any(verdict is True for verdict, _ in found.values()) or rows is None:
+        if any(finding.alert is True for finding in found.values()) or rows is None:
             rows = AcceptanceRecords.empty(self.gamma)  # foreign rows leave the counts alone
         # Rows that validation refused are a sign of life too, and counted on their own.
         alive = records is not None and len(records) > 0
@@ -228,7 +233,10 @@ class DataQualityMonitors:
         found[QualityFault.SILENCE] = self._silence(values, now, expected=expected)
         found[QualityFault.ALWAYS_ACCEPTED] = self._always_accepted(runs)
         found |= self._window(values, state.alerts)
-        verdicts = tuple(_verdict(fault, found[fault], state.alerts) for fault in QualityFault)
+        sender = _sender(records) if state.alerts or any(f.alert for f in found.values()) else None
+        verdicts = tuple(
+            _verdict(fault, found[fault], state.alerts, sender) for fault in QualityFault
+        )
         alerts = tuple(v.fault for v in verdicts if v.status is QualityStatus.ALERT)
         if values["sent"] >= self.window_rows:
             values |= _EMPTY_WINDOW
@@ -236,26 +244,31 @@ class DataQualityMonitors:
 
     def _gamma(self, records: AcceptanceRecords | None) -> _Finding:
         if records is None:
-            return None, "no rows"
-        return records.gamma != self.gamma, f"rows have γ {records.gamma}, expected {self.gamma}"
+            return _Finding(None, "no rows")
+        wrong = records.gamma != self.gamma
+        words = f"rows have γ {records.gamma}, expected {self.gamma}"
+        return _Finding(wrong, words, records.gamma, self.gamma)
 
     def _key(self, digest: str | None) -> _Finding:
         if digest is None or self.key_digest is None:
-            return None, "no key was named"
-        return digest != self.key_digest, f"rows are of key {digest}, expected {self.key_digest}"
+            return _Finding(None, "no key was named")
+        words = f"rows are of key {digest}, expected {self.key_digest}"
+        return _Finding(digest != self.key_digest, words)
 
     def _silence(self, values: Mapping[str, Any], now: float, *, expected: bool) -> _Finding:
         if not expected:
-            return False, "no rows are expected"
+            return _Finding(False, "no rows are expected", None, self.silence_seconds)
         last = values["last_row"]
         quiet = now - (values["started"] if last is None else last)
-        return quiet > self.silence_seconds, f"no row for {quiet:.0f} s"
+        limit = self.silence_seconds
+        return _Finding(quiet > limit, f"no row for {quiet:.0f} s", quiet, limit)
 
     def _always_accepted(self, runs: tuple[float, ...]) -> _Finding:
         longest = max(runs)
         k = runs.index(longest) + 1
         reason = f"position {k}: a run of accepts of chance e^-{longest:.1f} at most"
-        return longest >= -math.log(self.chance), reason
+        limit = -math.log(self.chance)
+        return _Finding(longest >= limit, reason, longest, limit)
 
     def _window(
         self, values: Mapping[str, Any], alerts: tuple[QualityFault, ...]
@@ -275,15 +288,21 @@ class DataQualityMonitors:
         was_invalid = QualityFault.INVALID_SHARE in alerts
         was_collapsed = QualityFault.ACCEPTANCE_COLLAPSE in alerts
         return {
-            QualityFault.INVALID_SHARE: (
+            QualityFault.INVALID_SHARE: _Finding(
                 limit.update(was_invalid, invalid) if enough else None,
                 share,
+                invalid if sent else None,
+                self.invalid_share,
             ),
-            QualityFault.ACCEPTANCE_COLLAPSE: (
+            QualityFault.ACCEPTANCE_COLLAPSE: _Finding(
                 collapse.update(was_collapsed, refused) if seen else None,
                 rate,
+                1.0 - refused if checked else None,
+                floor,
             ),
-            QualityFault.CONFIDENCE_COLLAPSE: self._constant(values) if seen else (None, rate),
+            QualityFault.CONFIDENCE_COLLAPSE: self._constant(values)
+            if seen
+            else _Finding(None, rate),
         }
 
     def _constant(self, values: Mapping[str, Any]) -> _Finding:
@@ -291,10 +310,16 @@ class DataQualityMonitors:
         spread = [above - below for below, above in zip(low, high, strict=True)]
         smallest = min(spread)
         k = spread.index(smallest) + 1
-        return smallest <= _FP32_NOISE, f"logits of position {k} span {smallest:.3g}"
+        words = f"logits of position {k} span {smallest:.3g}"
+        return _Finding(smallest <= _FP32_NOISE, words, smallest, _FP32_NOISE)
 
 
-_Finding = tuple[bool | None, str]  # None: too little to say; the alert stays as it was
+class _Finding(NamedTuple):
+    alert: bool | None  # None: too little to say; the alert stays as it was
+    reason: str
+    value: float | None = None
+    limit: float | None = None
+
 
 _EMPTY_WINDOW: dict[str, Any] = {
     "sent": 0,
@@ -308,20 +333,36 @@ _EMPTY_WINDOW: dict[str, Any] = {
 
 def _consistency(consistency: LabelConsistency | None) -> _Finding:
     if consistency is None or not consistency.rows:
-        return None, "no row carries both a soft label and an observed acceptance"
-    return consistency.inconsistent, consistency.reason
+        return _Finding(None, "no row carries both a soft label and an observed acceptance")
+    evidence = max(position.log_evidence for position in consistency.positions)
+    limit = consistency.log_threshold
+    return _Finding(consistency.inconsistent, consistency.reason, evidence, limit)
 
 
 def _verdict(
-    fault: QualityFault, finding: _Finding, alerts: tuple[QualityFault, ...]
+    fault: QualityFault, finding: _Finding, alerts: tuple[QualityFault, ...], sender: str | None
 ) -> QualityVerdict:
-    alert, reason = finding
     was_on = fault in alerts
-    if alert is None:
+    status = QualityStatus.ALERT if finding.alert else QualityStatus.FINE
+    if finding.alert is None:
         status = QualityStatus.ALERT if was_on else QualityStatus.INSUFFICIENT
-        return QualityVerdict(fault, status, reason)
-    status = QualityStatus.ALERT if alert else QualityStatus.FINE
-    return QualityVerdict(fault, status, reason, raised=alert and not was_on)
+    return QualityVerdict(
+        fault,
+        status,
+        finding.reason,
+        finding.value,
+        finding.limit,
+        sender if status is QualityStatus.ALERT else None,
+        raised=bool(finding.alert) and not was_on,
+    )
+
+
+def _sender(records: AcceptanceRecords | None) -> str | None:
+    """The engine of all rows; None where there are several, or it is not named."""
+    if records is None or records.engine is None or not len(records):
+        return None
+    names = set(records.engine.tolist())
+    return None if len(names) > 1 else names.pop()
 
 
 def _folded(
@@ -332,7 +373,8 @@ def _folded(
     checked = usable & (records.verified >= 1)
     low, high = state.lowest_logit, state.highest_logit
     if usable.any():
-        logits = records.confidence_logits[usable]
+        logits = records.confidence_logits
+        logits = logits if usable.all() else logits[usable]
         floor, ceiling = logits.min(axis=0), logits.max(axis=0)
         low = tuple((floor if low is None else np.minimum(low, floor)).tolist())
         high = tuple((ceiling if high is None else np.maximum(high, ceiling)).tolist())
@@ -358,16 +400,18 @@ def _accept_runs(
     With the true rate at most max(c, .99) a run beyond −ln p begins at a row with chance p.
     """
     usable = records.usable()
-    observed = observed_mask(records) & usable[:, None]
-    labels = np.arange(1, records.gamma + 1) <= records.accepted[:, None]
-    rates = np.full(labels.shape, _ALWAYS_ACCEPTED_RATE)
-    if conditional is not None and len(conditional) == len(records):
-        rates = np.clip(conditional, _ALWAYS_ACCEPTED_RATE, 1.0).astype(np.float64)
-    gains = np.where(observed & labels, -np.log(rates), 0.0)
-    rejects = observed & ~labels
+    reached = np.minimum(records.accepted.astype(np.int16) + 1, records.verified)
+    reached[~usable] = 0
+    known = conditional is not None and len(conditional) == len(records)
     result = []
     for k, before in enumerate(runs):
-        last = np.flatnonzero(rejects[:, k])
-        since = gains[last[-1] + 1 :, k] if last.size else gains[:, k]
-        result.append((0.0 if last.size else before) + float(since.sum()))
+        observed, accepted = reached > k, records.accepted > k
+        rejected = np.flatnonzero(observed & ~accepted)
+        first = int(rejected[-1]) + 1 if rejected.size else 0
+        accepts = np.flatnonzero(observed[first:]) + first  # none of them was rejected
+        rates = np.full(len(accepts), _ALWAYS_ACCEPTED_RATE)
+        if conditional is not None and known:
+            rates = np.clip(conditional[accepts, k], _ALWAYS_ACCEPTED_RATE, 1.0).astype(np.float64)
+        since = float(-np.log(rates).sum())
+        result.append((0.0 if rejected.size else before) + since)
     return tuple(result)

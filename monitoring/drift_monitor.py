@@ -32,6 +32,7 @@ from monitoring.data_quality_monitors import (
 )
 from monitoring.detectors.observations import Observations
 from monitoring.drift_streams import (
+    OTHER,
     advance_streams,
     of_other_settings,
     pooled_detectors,
@@ -51,6 +52,8 @@ from monitoring.loop_settings import LoopSettings
 from monitoring.monitor_state import MonitorState, StreamMarks, Watch
 from monitoring.promotion_gate_rollback import RollbackWatch
 from monitoring.refit_schedule import schedule_fit
+from monitoring.request_dependence import RequestDependence
+from monitoring.residual_means import ResidualMeans
 from monitoring.revision_predictions import RevisionPredictions
 from monitoring.store.revisions import Revision
 
@@ -260,6 +263,8 @@ def _rebased(
         cool_down_rows=settings.cool_down_rows if back else state.cool_down_rows,
         reference=_joined(recent) if recent else state.reference,
         current=(),
+        residuals=ResidualMeans(),
+        dependence=RequestDependence(),
         errors=None,
         baseline_at=now,
     )
@@ -339,7 +344,15 @@ def _restarted(state: MonitorState, reason: str, decisions: list[Decision]) -> M
     """Fresh detectors under the same champion."""
     if state.announced:
         decisions.append(Resolve("drift", reason))
-    return replace(state, drift=None, segments={}, marks=StreamMarks(), announced=(), act_row=None)
+    return replace(
+        state,
+        drift=None,
+        segments={},
+        marks=StreamMarks(),
+        announced=(),
+        act_row=None,
+        residuals=ResidualMeans(),
+    )
 
 
 def _consistency(
@@ -348,7 +361,8 @@ def _consistency(
     """Soft labels against acceptance, over all folds: an e-CUSUM of the checks' e-values."""
     if rows is None or rows.fresh.soft_labels is None or not rows.usable.any():
         return state, None
-    found = check_label_consistency(rows.fresh.select(rows.usable))
+    compared = rows.fresh if rows.usable.all() else rows.fresh.select(rows.usable)
+    found = check_label_consistency(compared)
     before = state.consistency or (0.0,) * state.gamma
     limit = float(np.log(state.gamma / _CONSISTENCY_CHANCE))
     evidence = tuple(
@@ -374,9 +388,8 @@ def _scored(rows: _Arrival, models: RevisionPredictions) -> Scored:
         records = rows.fresh.select(rows.usable)
         conditional, ingested = rows.conditional[rows.usable], rows.ingested[rows.usable]
     codes, names = segment_names(records)
-    return Scored(
-        records, ingested, conditional, models.served_survival(records), codes, tuple(names)
-    )
+    served = models.served_survival(records)
+    return Scored(records, ingested, conditional, served, codes, tuple(names), models)
 
 
 def _advanced(
@@ -396,7 +409,7 @@ def _advanced(
         scored.conditional,
         records.verified,
         records.accepted,
-        models.survival(records),
+        models.survival(records, scored.conditional),
     )
     step = advance_streams(
         state,
@@ -412,6 +425,14 @@ def _advanced(
         step.state,
         rows=state.rows + count,
         rows_total=state.rows_total + count,
+        dependence=state.dependence.add(observations, records),
+        residuals=state.residuals.add(
+            observations,
+            scored.codes,
+            [name for name, _ in scored.names],
+            step.state.segments,
+            OTHER,
+        ),
         cool_down_rows=max(state.cool_down_rows - count, 0),
         sketches=state.sketches.add(
             records, batch=int(scored.ingested[0]), now=now, hours=settings.hours

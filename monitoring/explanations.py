@@ -10,6 +10,7 @@ and shards add up exactly.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib.acceptance_summary import AcceptanceSummary
 from calib.errors import FormatError, RecordError
-from calib.records import AcceptanceRecords
+from calib.records import AcceptanceRecords, Flag
 
 CELLS = 64  # of the squashed logit u = z / (1 + |z| / 4) in (−4, 4)
 TAGS = ("domain", "adapter", "acceptance_rule", "draft_mode", "engine")
@@ -88,15 +89,17 @@ class TrafficSummary:
     @classmethod
     def from_records(cls, records: AcceptanceRecords) -> Self:
         """Counts over the usable rows."""
-        rows = records.fitting_rows()
+        usable = records.usable()
+        rows = records if usable.all() else records.select(usable)
         logits = rows.confidence_logits.astype(np.float64)
         squashed = logits / (1.0 + np.abs(logits) / 4.0)
         cell = np.clip(((squashed + 4.0) * (CELLS / 8.0)).astype(np.int64), 0, CELLS - 1)
         cell += np.arange(rows.gamma) * CELLS
+        stopped = (rows.flags & np.uint8(Flag.STOP_TRUNCATED)) != 0
         counts = np.bincount(cell.ravel(), minlength=rows.gamma * CELLS)
         return cls(
             counts.reshape(rows.gamma, CELLS).astype(np.int64),
-            AcceptanceSummary.from_records(records),
+            AcceptanceSummary.from_lengths(rows.verified, rows.accepted, rows.gamma, stopped),
             {name: _tag_counts(rows, name) for name in TAGS if getattr(rows, name) is not None},
         )
 
@@ -245,9 +248,11 @@ def _difference(what: str, old: float, new: float) -> Change:
 
 
 def _tag_counts(rows: AcceptanceRecords, name: str) -> dict[str, int]:
-    values = [UNKNOWN_TAG if value is None else str(value) for value in getattr(rows, name)]
-    found, counts = np.unique(values, return_counts=True) if values else ((), ())
-    return {str(value): int(count) for value, count in zip(found, counts, strict=True)}
+    counts: dict[str, int] = {}
+    for value, number in Counter(getattr(rows, name).tolist()).items():
+        text = UNKNOWN_TAG if value is None else str(value)
+        counts[text] = counts.get(text, 0) + number
+    return dict(sorted(counts.items()))
 
 
 def _counts(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from calib.record_schema import UNKNOWN_INTEGER, Flag
 from calib.records import AcceptanceRecords
 
-__all__ = ["MAXIMUM_SENDERS", "RESTART_ROWS", "Freshness", "RecentRows"]
+__all__ = ["MAXIMUM_SENDERS", "RESTART_ROWS", "Freshness", "RecentRows", "request_keys"]
 
 RESTART_ROWS: Final = 512
 MAXIMUM_SENDERS: Final = 4096  # beyond it the oldest marks go: their late rows would count again
@@ -105,12 +106,17 @@ class RecentRows:
         keys, known, senders = _row_keys(records)
         if not known.any():
             return self, Freshness(np.ones(rows, dtype=np.bool_), 0, 0)
-        seen = np.zeros(rows, dtype=np.bool_)
+        order = np.argsort(keys)
+        ascending = keys[order]  # neighbours fall into neighbouring places of a chunk
+        found = np.zeros(rows, dtype=np.bool_)
         for chunk in self.chunks:
-            place = np.minimum(np.searchsorted(chunk.keys, keys), len(chunk.keys) - 1)
-            seen |= chunk.keys[place] == keys
+            place = np.minimum(np.searchsorted(chunk.keys, ascending), len(chunk.keys) - 1)
+            found |= chunk.keys[place] == ascending
+        seen = np.empty(rows, dtype=np.bool_)
+        seen[order] = found
         seen &= known
-        seen |= _repeated(keys, known & ~seen, records)
+        if (ascending[1:] == ascending[:-1]).any():
+            seen |= _repeated(keys, known & ~seen, records)
         late, marks = self._late(records, senders, known & ~seen)
         # Steps from before a restart must not come back as a mark when their keys are forgotten.
         restarted = self.marks.keys() - marks.keys()
@@ -118,37 +124,40 @@ class RecentRows:
         fresh = ~seen & ~late
         entered = fresh & known
         memory = RecentRows(self.limit, chunks, marks)._with(
-            keys[entered], _largest_steps(records, senders, entered)
+            ascending[entered[order]], _largest_steps(records, senders, entered)
         )
         counts = (int(np.count_nonzero(seen)), int(np.count_nonzero(late)))
         return memory, Freshness(fresh, *counts)
 
     def _late(
-        self, records: AcceptanceRecords, senders: NDArray[np.object_], open_rows: NDArray[np.bool_]
+        self, records: AcceptanceRecords, senders: _Senders, open_rows: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], dict[str, Mark]]:
         late = np.zeros(len(records), dtype=np.bool_)
         marks = dict(self.marks)
         if not marks or records.step is None:
             return late, marks
-        for sender in sorted(set(senders[open_rows].tolist()) & marks.keys()):
-            mark = marks[sender]
-            own = open_rows & (senders == sender)
-            behind = own & (records.step <= mark.step)
-            count = int(np.count_nonzero(behind))
-            if count < int(np.count_nonzero(own)):
-                marks[sender] = Mark(mark.step, 0)
-            elif mark.late + count >= RESTART_ROWS:
-                del marks[sender]  # it counts from the start again
+        steps = np.array([marks[name].step if name in marks else -1 for name in senders.names])
+        late = open_rows & (records.step <= steps[senders.codes])
+        behind = np.bincount(senders.codes[late], minlength=len(steps)).tolist()
+        own = np.bincount(senders.codes[open_rows], minlength=len(steps)).tolist()
+        for code, name in enumerate(senders.names):
+            if name not in marks or not own[code]:
                 continue
+            mark, count = marks[name], behind[code]
+            if count < own[code]:
+                marks[name] = Mark(mark.step, 0)
+            elif mark.late + count >= RESTART_ROWS:
+                del marks[name]  # it counts from the start again
+                late &= senders.codes != code
             else:
-                marks[sender] = Mark(mark.step, mark.late + count)
-            late |= behind
+                marks[name] = Mark(mark.step, mark.late + count)
         return late, marks
 
     def _with(self, keys: Keys, steps: Mapping[str, int]) -> RecentRows:
+        """With these keys, which ascend."""
         if not len(keys):
             return self
-        chunks = [*self.chunks, Chunk(np.sort(keys), steps)]
+        chunks = [*self.chunks, Chunk(keys, steps)]
         marks = dict(self.marks)
         held = sum(len(chunk.keys) for chunk in chunks)
         while held > self.limit and len(chunks) > 1:
@@ -174,32 +183,83 @@ def _joined(chunks: list[Chunk]) -> Chunk:
     for chunk in chunks:
         for sender, step in chunk.steps.items():
             steps[sender] = max(step, steps.get(sender, -1))
-    return Chunk(np.sort(np.concatenate([chunk.keys for chunk in chunks])), steps)
+    keys = np.concatenate([chunk.keys for chunk in chunks])
+    keys.sort(kind="stable")  # merges runs that are sorted already
+    return Chunk(keys, steps)
 
 
-def _row_keys(
-    records: AcceptanceRecords,
-) -> tuple[Keys, NDArray[np.bool_], NDArray[np.object_]]:
-    """Keys [N], where a row has one [N], and its sender [N]."""
+def request_keys(records: AcceptanceRecords) -> tuple[NDArray[np.intp], Keys] | None:
+    """Request of every row [N], -1 where unknown, into 64-bit keys; None where nobody names any.
+
+    Engines may name requests alike, so a key stands for a request of an engine.
+    """
+    if records.request is None:
+        return None
+    codes, names = _codes(records.request)
+    keys = _hashes(names)
+    if records.engine is not None:
+        engines, engine_names = _codes(records.engine)
+        if len(engine_names) > 1:
+            used, codes = np.unique(engines * len(names) + codes, return_inverse=True)
+            engine, request = np.divmod(used, len(names))
+            known, keys = keys[request] != 0, keys[request]
+            keys = np.where(known, _mixed(_hashes(engine_names)[engine] + _MIX) ^ keys, 0)
+        elif engine_names[0] is not None:
+            keys = np.where(keys != 0, _mixed(_hashes(engine_names) + _MIX) ^ keys, 0)
+    return _without_unknown(codes.astype(np.intp), keys)
+
+
+def _without_unknown(codes: NDArray[np.intp], keys: Keys) -> tuple[NDArray[np.intp], Keys]:
+    known = keys != 0
+    if known.all():
+        return codes, keys
+    numbers = np.where(known, np.cumsum(known) - 1, -1)
+    return numbers[codes], keys[known]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Senders:
+    """Sender of every row.
+
+    Attributes:
+        codes: [N] into ``names``.
+        names: ``engine/rank``, or the engine where no rank is known.
+    """
+
+    codes: NDArray[np.intp]
+    names: list[str]
+
+
+def _row_keys(records: AcceptanceRecords) -> tuple[Keys, NDArray[np.bool_], _Senders]:
+    """Keys [N], where a row has one [N], and its sender."""
     rows = len(records)
-    nothing = np.zeros(rows, dtype=np.bool_)
     if records.engine is None or records.request is None or records.step is None:
-        return np.zeros(rows, dtype=np.uint64), nothing, np.full(rows, None, dtype=object)
-    engines, requests = records.engine.tolist(), records.request.tolist()
-    named = {name: _hash(name) for name in {*engines, *requests} if name is not None}
-    named[None] = 0
-    first = np.fromiter(map(named.__getitem__, engines), np.uint64, rows)
-    second = np.fromiter(map(named.__getitem__, requests), np.uint64, rows)
+        nobody = _Senders(np.zeros(rows, dtype=np.intp), [])
+        return np.zeros(rows, dtype=np.uint64), np.zeros(rows, dtype=np.bool_), nobody
+    engines, engine_names = _codes(records.engine)
+    requests, request_names = _codes(records.request)
+    first, second = _hashes(engine_names)[engines], _hashes(request_names)[requests]
     known = (first != 0) & (second != 0) & (records.step != UNKNOWN_INTEGER)
     keys = _mixed(_mixed(first + _MIX) ^ second)
     keys = _mixed(keys ^ records.step.astype(np.uint64))
     if records.rank is None:
-        return keys, known, records.engine
-    pairs = list(zip(engines, records.rank.tolist(), strict=True))
-    names = {pair: f"{pair[0]}/{pair[1]}" for pair in set(pairs)}
-    senders = np.empty(rows, dtype=object)
-    senders[:] = [names[pair] for pair in pairs]
-    return keys, known, senders
+        return keys, known, _Senders(engines, [str(name) for name in engine_names])
+    ranks, rank_codes = np.unique(records.rank, return_inverse=True)
+    present, codes = np.unique(engines * len(ranks) + rank_codes, return_inverse=True)
+    pairs = [divmod(pair, len(ranks)) for pair in present.tolist()]
+    names = [f"{engine_names[engine]}/{ranks[rank]}" for engine, rank in pairs]
+    return keys, known, _Senders(codes.astype(np.intp), names)
+
+
+def _codes(values: NDArray[np.object_]) -> tuple[NDArray[np.intp], list[str | None]]:
+    """Number of each value, and the values."""
+    listed = values.tolist()
+    numbers = {name: code for code, name in enumerate(dict.fromkeys(listed))}
+    return np.fromiter(map(numbers.__getitem__, listed), np.intp, len(listed)), list(numbers)
+
+
+def _hashes(names: list[str | None]) -> Keys:
+    return np.array([0 if name is None else _hash(name) for name in names], dtype=np.uint64)
 
 
 def _repeated(
@@ -217,14 +277,17 @@ def _repeated(
 
 
 def _largest_steps(
-    records: AcceptanceRecords, senders: NDArray[np.object_], rows: NDArray[np.bool_]
+    records: AcceptanceRecords, senders: _Senders, rows: NDArray[np.bool_]
 ) -> dict[str, int]:
     if records.step is None or not rows.any():
         return {}
-    chosen, steps = senders[rows], records.step[rows]
-    return {sender: int(steps[chosen == sender].max()) for sender in sorted(set(chosen.tolist()))}
+    largest = np.full(len(senders.names), -1, dtype=np.int64)
+    np.maximum.at(largest, senders.codes[rows], records.step[rows])
+    pairs = zip(senders.names, largest.tolist(), strict=True)
+    return dict(sorted((name, step) for name, step in pairs if step >= 0))
 
 
+@lru_cache(maxsize=16_384)  # the same names come fold after fold
 def _hash(name: str) -> int:
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") | 1  # never 0, which stands for unknown

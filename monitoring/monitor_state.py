@@ -19,6 +19,8 @@ from monitoring.hour_sketches import HourSketches
 from monitoring.monitor_deduplication import RecentRows
 from monitoring.promotion_gate import GateState
 from monitoring.promotion_gate_rollback import RollbackState
+from monitoring.request_dependence import RequestDependence
+from monitoring.residual_means import ResidualMeans
 
 __all__ = [
     "MOST_MARKS",
@@ -50,11 +52,13 @@ class StreamMarks:
 
     def add(self, rows: int, batch: int, now: float) -> StreamMarks:
         """With one more mark; every other one of the older half goes when there are too many."""
-        marks = [*zip(self.rows, self.batches, self.times, strict=True), (rows, batch, now)]
-        if len(marks) > MOST_MARKS:
-            marks = marks[: MOST_MARKS // 2 : 2] + marks[MOST_MARKS // 2 :]
-        found = tuple(zip(*marks, strict=True))
-        return StreamMarks(*found)
+        places, batches, times = (*self.rows, rows), (*self.batches, batch), (*self.times, now)
+        if len(places) > MOST_MARKS:
+            half = MOST_MARKS // 2
+            places = places[:half:2] + places[half:]
+            batches = batches[:half:2] + batches[half:]
+            times = times[:half:2] + times[half:]
+        return StreamMarks(places, batches, times)
 
     def at(self, row: int) -> tuple[int, float] | None:
         """Batch and time of the first mark at or after the row; the last one beyond all.
@@ -178,6 +182,8 @@ class MonitorState:
         cool_down_rows: rows of the cool-down that remain.
         reference: traffic that explanations compare with.
         current: newest traffic, in halves, oldest first.
+        residuals: outcome less confidence, lately.
+        dependence: of the rows of one request.
         errors: calibration error since the last point of the history.
         history: points, oldest first.
         sketches: by hour, what a refit reads.
@@ -219,6 +225,8 @@ class MonitorState:
     cool_down_rows: int = 0
     reference: TrafficSummary | None = None
     current: tuple[TrafficSummary, ...] = ()
+    residuals: ResidualMeans = field(default_factory=ResidualMeans)
+    dependence: RequestDependence = field(default_factory=RequestDependence)
     errors: ErrorSums | None = None
     history: tuple[HistoryPoint, ...] = ()
     sketches: HourSketches = field(default_factory=HourSketches)

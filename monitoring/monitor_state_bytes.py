@@ -40,6 +40,8 @@ from monitoring.monitor_state import (
 from monitoring.payloads import payload_of, records_of
 from monitoring.promotion_gate import GateState
 from monitoring.promotion_gate_rollback import RollbackState
+from monitoring.request_dependence import RequestDependence
+from monitoring.residual_means import ResidualMeans
 
 __all__ = ["VERSION", "state_from_bytes", "state_to_bytes"]
 
@@ -72,6 +74,15 @@ _PLAIN: Final = (
     "updated_at",
     "baseline_at",
 )
+_DEPENDENCE_SUMS: Final = (
+    "rows",
+    "mean",
+    "squares",
+    "requests",
+    "request_squares",
+    "request_pairs",
+)
+_DEPENDENCE_ARRAYS: Final = {"keys": "<u8", "counts": "<i8", "sums": "<f8", "newest": "<i8"}
 _TUPLES: Final = ("announced", "consistency", "act_row", "last_decision")
 
 
@@ -94,16 +105,19 @@ def state_to_bytes(state: MonitorState) -> bytes:
         "excluded": dict(state.excluded),
         "quality": state.quality.to_dict(),
         "verdicts": [
-            [str(verdict.fault), str(verdict.status), verdict.reason] for verdict in state.verdicts
+            [str(each.fault), str(each.status), each.reason, each.value, each.limit, each.engine]
+            for each in state.verdicts
         ],
         "drift": None if state.drift is None else state.drift.to_dict(),
         "segments": {name: _segment(stream) for name, stream in state.segments.items()},
-        "marks": asdict(state.marks),
+        "marks": _marks(state.marks),
         "trial": None if state.trial is None else _trial(state.trial),
         "watch": None if state.watch is None else _watch(state.watch),
         "fit": None if state.fit is None else asdict(state.fit),
         "reference": None if state.reference is None else state.reference.to_dict(),
         "current": [part.to_dict() for part in state.current],
+        "residuals": state.residuals.to_dict(),
+        "dependence": _dependence(state.dependence, blobs),
         "errors": None if state.errors is None else _errors(state.errors, blobs),
         "history": [asdict(point) for point in state.history],
         "recent": _recent(state.recent, blobs),
@@ -151,8 +165,8 @@ def _unpacked(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 def _state(values: Mapping[str, Any], blobs: list[bytes]) -> MonitorState:
     verdicts = tuple(
-        QualityVerdict(QualityFault(fault), QualityStatus(status), reason)
-        for fault, status, reason in values["verdicts"]
+        QualityVerdict(QualityFault(fault), QualityStatus(status), *told)
+        for fault, status, *told in values["verdicts"]
     )
     read: dict[str, Any] = {name: values[name] for name in _PLAIN}
     read |= {name: values[name] and tuple(values[name]) for name in ("act_row", "last_decision")}
@@ -162,6 +176,8 @@ def _state(values: Mapping[str, Any], blobs: list[bytes]) -> MonitorState:
         "trial": None if values["trial"] is None else _read_trial(values["trial"]),
         "watch": None if values["watch"] is None else _read_watch(values["watch"]),
         "fit": None if values["fit"] is None else PendingFit(**values["fit"]),
+        "residuals": ResidualMeans.from_dict(values["residuals"]),
+        "dependence": _read_dependence(values["dependence"], blobs),
         "errors": None if values["errors"] is None else _read_errors(values["errors"], blobs),
         "reference": None
         if values["reference"] is None
@@ -183,13 +199,17 @@ def _segment(stream: SegmentStream) -> dict[str, Any]:
     return {
         "tags": dict(stream.tags),
         "state": stream.state.to_dict(),
-        "marks": asdict(stream.marks),
+        "marks": _marks(stream.marks),
     }
 
 
 def _read_segment(values: Mapping[str, Any]) -> SegmentStream:
     state = CusumState.from_dict(values["state"])
     return SegmentStream(values["tags"], state, _read_marks(values["marks"]))
+
+
+def _marks(marks: StreamMarks) -> dict[str, Any]:
+    return {entry.name: getattr(marks, entry.name) for entry in fields(marks)}
 
 
 def _read_marks(values: Mapping[str, Any]) -> StreamMarks:
@@ -221,6 +241,20 @@ def _errors(errors: ErrorSums, blobs: _Blobs) -> dict[str, Any]:
 def _read_errors(values: Mapping[str, Any], blobs: list[bytes]) -> ErrorSums:
     sums = np.frombuffer(blobs[values["blob"]], dtype="<f8").astype(np.float64)
     return ErrorSums(values["rows"], sums.reshape(4, -1))
+
+
+def _dependence(found: RequestDependence, blobs: _Blobs) -> dict[str, Any]:
+    plain: dict[str, Any] = {name: getattr(found, name) for name in _DEPENDENCE_SUMS}
+    for name, dtype in _DEPENDENCE_ARRAYS.items():
+        plain[name] = blobs.add(getattr(found, name).astype(dtype).tobytes())
+    return plain
+
+
+def _read_dependence(values: Mapping[str, Any], blobs: list[bytes]) -> RequestDependence:
+    read: dict[str, Any] = {name: values[name] for name in _DEPENDENCE_SUMS}
+    for name, dtype in _DEPENDENCE_ARRAYS.items():
+        read[name] = np.frombuffer(blobs[values[name]], dtype=dtype).astype(dtype[1:])
+    return RequestDependence(**read)
 
 
 def _recent(recent: RecentRows, blobs: _Blobs) -> dict[str, Any]:

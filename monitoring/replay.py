@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from calib.calibration import Calibration
 from calib.records import AcceptanceRecords
+from calib.segment_tags import segment_name
 from monitoring.challenger_fit import ChallengerFit, Champion, fit_challenger
 from monitoring.drift_monitor import FoldResult, fold
 from monitoring.loop_decisions import (
@@ -319,7 +320,7 @@ class Replay:
         kind = details.pop("kind")
         text = decision.leading if isinstance(decision, Alarm) else decision.reason
         if isinstance(decision, Alarm):
-            where = "" if decision.segment is None else f" in {dict(decision.segment)}"
+            where = "" if decision.segment is None else f" in {segment_name(decision.segment)}"
             text = (
                 f"{decision.level}: {decision.quantity}{where}, {text}; evidence 10^"
                 f"{decision.evidence_log10:.1f}, change {decision.rows_ago} rows ago"

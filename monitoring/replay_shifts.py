@@ -2,7 +2,7 @@
 
 Requests of a recording ran side by side: rows are taken in the order of its engine steps, so that
 neighbours in the stream belong to different requests, as a fleet sends them. Within one request
-residuals are correlated through what no head can see, and no detector forgives that.
+residuals are correlated through what no head can see (:mod:`monitoring.detectors.e_cusum`).
 
 Letters: N rows.
 """

@@ -34,6 +34,7 @@ from monitoring.detectors.e_cusum import (
     Step,
     block_offsets,
     round_down,
+    tempering,
 )
 
 STAKES = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -64,6 +65,7 @@ class BettingDetector:
         threshold: A: the mean number of rows to a false alarm is at least A.
         minimum_rows: rows before which the verdict is ``insufficient``.
         name: of the detector, for verdicts.
+        design_effect: log e-values are divided by it, see :mod:`monitoring.detectors.e_cusum`.
 
     Raises:
         ConfigurationError: an option outside its range.
@@ -73,6 +75,7 @@ class BettingDetector:
     threshold: float
     minimum_rows: int = 64
     name: str = "betting"
+    design_effect: float = 1.0
 
     def __post_init__(self) -> None:
         for stream in self.streams:
@@ -88,6 +91,7 @@ class BettingDetector:
             "streams": [asdict(stream) for stream in self.streams],
             "threshold": float(self.threshold),
             "minimum_rows": self.minimum_rows,
+            **tempering(self.design_effect),
         }
         bets = [
             (f"{stream.name} {side} by stake {stake:g}", stream.weight / (2 * len(STAKES)))
@@ -172,5 +176,10 @@ class BettingDetector:
         """[N, streams · sides · stakes], 0 where a stream sits the row out."""
         tolerances = np.array([stream.tolerance for stream in self.streams])
         sides = np.stack([residuals - tolerances, -residuals - tolerances], axis=2)
-        logs = np.log1p(sides[..., None] * np.array(STAKES))  # [N, streams, 2, stakes]
-        return round_down(np.nan_to_num(logs, nan=0.0)).reshape(len(residuals), -1)
+        logs = sides[..., None] * np.array(STAKES)  # [N, streams, 2, stakes]
+        np.log1p(logs, out=logs)
+        logs /= self.design_effect
+        logs = round_down(logs)
+        if np.isnan(residuals).any():
+            np.nan_to_num(logs, copy=False, nan=0.0)
+        return logs.reshape(len(residuals), -1)

@@ -18,6 +18,21 @@ counted in rows and whatever the traffic does while the null holds,
 Compared with resets at every row, ln b less is needed to alarm and up to b rows are waited, which
 is faster for every drift that takes more than about a hundred rows to see.
 
+Dependence. All of this is for rows that are calibrated given every row before them. Rows of one
+request share luck that no head sees, so given the request's earlier rows they are not, and evidence
+grows on that luck. A detector's ``design_effect`` d divides every log factor:
+
+* it costs nothing in validity: E^(1/d) has mean at most 1 where E has (Jensen), whatever d ≥ 1;
+* where each row is calibrated on average over requests and at most d rows share luck, the product
+  of their tempered factors still has mean at most 1, however they depend on each other (Hölder);
+* where requests are longer and share a little, d = variance of a request's sum of residuals over
+  that of as many independent rows makes the mean about 1 (exactly so for normal sums). This is an
+  approximation, and d is measured, not known;
+* a drift takes about d times as many rows to see.
+
+Nothing is claimed about traffic of a single request, or about requests that are all off together:
+that is drift.
+
 Exactness. Log factors are rounded down to multiples of 2^-16 (which keeps them valid), so every
 sum below is exact in a double. Blocks lie at fixed rows of the stream. Both together make the
 alarm row independent of how the stream was cut into batches, and of restarts.
@@ -31,8 +46,9 @@ mixture is evaluated at its end, and that is the alarm row.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -51,9 +67,21 @@ Floats = NDArray[np.float64]
 
 def round_down(log_factors: Floats) -> Floats:
     """Multiples of 2^-16 at or below the given logarithms: sums of them are exact."""
-    scaled: Floats = np.floor(log_factors / _UNIT)
+    scaled: Floats = log_factors * (1.0 / _UNIT)  # a power of two: exact, like the division
+    np.floor(scaled, out=scaled)
     scaled *= _UNIT
     return scaled
+
+
+def tempering(design_effect: float) -> dict[str, float]:
+    """What a design effect adds to a detector's settings; nothing where it is 1.
+
+    Raises:
+        ConfigurationError: outside [1, 100].
+    """
+    if not 1.0 <= design_effect <= 100.0:
+        raise ConfigurationError("design_effect", design_effect, "give a number from 1 to 100")
+    return {} if design_effect == 1.0 else {"design_effect": float(design_effect)}
 
 
 def block_offsets(rows_before: int, rows: int) -> NDArray[np.intp]:
@@ -195,7 +223,7 @@ class EvidenceCusum:
             remedy = f"give a mean number of rows above {BLOCK_ROWS}, such as 1e6"
             raise ConfigurationError("threshold", self.threshold, remedy)
 
-    @property
+    @cached_property
     def _log_weights(self) -> Floats:
         weights: Floats = np.log(self.weights)
         return weights
@@ -230,11 +258,52 @@ class EvidenceCusum:
         done = sums[:complete]
         is_open = total % BLOCK_ROWS > 0
         log_open = sums[complete].copy() if is_open else np.zeros(len(self.names))
+        run = _Run.of(done)
         alarm = state.alarm
         if alarm is None and complete:
-            alarm = self._first_alarm(state, done)
-        log_values, starts = _extended(state, done)
+            alarm = self._first_alarm(state, done, run)
+        log_values, starts = _extended(state, run.summary(self.signature))
         return CusumState(self.signature, total, log_values, starts, log_open, alarm)
+
+    def advance_many(
+        self,
+        states: Sequence[CusumState],
+        rows: NDArray[np.intp],  # [S] more rows of each stream, at least 1
+        sums: Floats,  # [blocks, M] as in advance, one stream after the other; overwritten
+    ) -> list[CusumState]:
+        """States of many streams, each after more rows: what :meth:`advance` gives one by one.
+
+        Raises:
+            FormatError: a state of another detector.
+        """
+        for state in states:
+            _check_signature(self.signature, state.signature)
+        before = np.array([state.rows for state in states])
+        total = before + rows
+        complete = total // BLOCK_ROWS - before // BLOCK_ROWS
+        ends = np.cumsum(complete + (total % BLOCK_ROWS > 0))
+        firsts = np.append(0, ends[:-1])
+        sums[firsts] += np.stack([state.log_open for state in states])
+        run, valid = _side_by_side(sums, firsts, complete)
+        values = np.stack([state.log_values for state in states])
+        needed = math.log(self.threshold) - _LOG_BLOCK
+        crossed = ((run.values(values).max(axis=-1) >= needed) & valid).any(axis=0)
+        found = run.summary(self.signature)
+        found.log_own[complete == 0] = -np.inf
+        shift = before // BLOCK_ROWS * BLOCK_ROWS - found.rows + complete * BLOCK_ROWS
+        starts = np.stack([state.starts for state in states])
+        values, starts = _append(values, starts, found, shift[:, None])
+        result = []
+        for place, state in enumerate(states):
+            alarm = state.alarm
+            if alarm is None and crossed[place]:
+                done = sums[firsts[place] : firsts[place] + complete[place]]
+                alarm = self._first_alarm(state, done, _Run.of(done))
+            is_open = total[place] % BLOCK_ROWS > 0
+            log_open = sums[ends[place] - 1].copy() if is_open else np.zeros(len(self.names))
+            entry = (int(total[place]), values[place], starts[place], log_open, alarm)
+            result.append(CusumState(self.signature, *entry))
+        return result
 
     def summarise(
         self,
@@ -247,7 +316,7 @@ class EvidenceCusum:
             ConfigurationError: rows that are no whole blocks.
         """
         _check_whole(rows)
-        return _summary(self.signature, sums[: rows // BLOCK_ROWS])
+        return _Run.of(sums[: rows // BLOCK_ROWS]).summary(self.signature)
 
     def append(self, state: CusumState, segment: CusumSegment) -> Step:
         """The state after a joined stretch; an alarm is looked for at its end only.
@@ -270,17 +339,15 @@ class EvidenceCusum:
         """Natural logarithm of the evidence at the last complete block."""
         return float(np.logaddexp.reduce(self._log_weights + state.log_values)) + _LOG_BLOCK
 
-    def _first_alarm(self, state: CusumState, done: Floats) -> Alarm | None:
-        path = np.cumsum(np.concatenate([state.log_values[None], done]), axis=0)
-        floor = np.minimum.accumulate(np.minimum(path, 0.0), axis=0)
-        values = path[1:] - floor[:-1]  # [blocks, M] ln(M / b) at every block's end
-        needed = math.log(self.threshold) - _LOG_BLOCK
+    def _first_alarm(self, state: CusumState, done: Floats, run: _Run) -> Alarm | None:
         # The mixture is at most its largest component, so few blocks need the exponentials.
-        for block in np.flatnonzero(values.max(axis=1) >= needed).tolist():
+        needed = math.log(self.threshold) - _LOG_BLOCK
+        for block in np.flatnonzero(run.values(state.log_values).max(axis=-1) >= needed).tolist():
             end = (state.rows // BLOCK_ROWS + block + 1) * BLOCK_ROWS
             if end < self.minimum_rows:
                 continue
-            alarm = self._alarm(end - 1, *_extended(state, done[: block + 1]))
+            so_far = _Run.of(done[: block + 1]).summary(self.signature)
+            alarm = self._alarm(end - 1, *_extended(state, so_far))
             if alarm is not None:
                 return alarm
         return None
@@ -311,32 +378,72 @@ class EvidenceCusum:
         )
 
 
-def _summary(signature: str, sums: Floats) -> CusumSegment:
-    """P, Q and the own starts of whole blocks; Q = P / min over starts of the product before."""
-    blocks, width = sums.shape
-    if blocks == 0:
-        nothing = np.full(width, -np.inf)
-        return CusumSegment(signature, 0, np.zeros(width), nothing, np.zeros(width, np.int64))
-    path = np.zeros((blocks + 1, width))
-    np.cumsum(sums, axis=0, out=path[1:])
-    # The last of equal minima: a run is begun anew where the old one is worth no more.
-    last = blocks - 1 - path[-2::-1].argmin(axis=0)
-    log_own = path[-1] - path[:-1].min(axis=0)
-    starts = last.astype(np.int64) * BLOCK_ROWS
-    return CusumSegment(signature, blocks * BLOCK_ROWS, path[-1], log_own, starts)
+@dataclass(frozen=True, eq=False, slots=True)
+class _Run:
+    """Running sums over whole blocks, of one stream [blocks, M] or of many [blocks, S, M].
+
+    Attributes:
+        path: [blocks + 1, …, M] log product before each block, and at the end.
+        lowest: [blocks + 1, …, M] smallest of them so far.
+    """
+
+    path: Floats
+    lowest: Floats
+
+    @classmethod
+    def of(cls, sums: Floats) -> _Run:
+        """Of log factors summed over blocks."""
+        path = np.zeros((len(sums) + 1, *sums.shape[1:]))
+        np.cumsum(sums, axis=0, out=path[1:])
+        return cls(path, np.minimum.accumulate(path, axis=0))
+
+    def values(self, log_values: Floats) -> Floats:
+        """ln(M / b) at the end of every block, [blocks, …, M], from where a stream stood."""
+        values = self.path[1:] - self.lowest[:-1]
+        return np.maximum(values, self.path[1:] + log_values, out=values)
+
+    def summary(self, signature: str) -> CusumSegment:
+        """P, Q and the own starts; Q = P / min over starts of the product before."""
+        blocks, width = len(self.path) - 1, self.path.shape[1:]
+        if blocks == 0:
+            nothing = np.full(width, -np.inf)
+            return CusumSegment(signature, 0, np.zeros(width), nothing, np.zeros(width, np.int64))
+        # The last of equal minima: a run is begun anew where the old one is worth no more.
+        last = blocks - 1 - self.path[-2::-1].argmin(axis=0)
+        log_own = self.path[-1] - self.lowest[-2]
+        starts = last.astype(np.int64) * BLOCK_ROWS
+        return CusumSegment(signature, blocks * BLOCK_ROWS, self.path[-1], log_own, starts)
 
 
-def _extended(state: CusumState, done: Floats) -> tuple[Floats, NDArray[np.int64]]:
+def _side_by_side(
+    sums: Floats,  # [blocks, M]
+    firsts: NDArray[np.intp],  # [S] first block of each stream
+    complete: NDArray[np.intp],  # [S] whole blocks of each
+) -> tuple[_Run, NDArray[np.bool_]]:
+    """Streams of unequal length as one run, and which of its blocks are theirs, [blocks, S].
+
+    All end together. Zeros before a stream change no sum, and a run that began among them is worth
+    what one that begins with the stream is.
+    """
+    most = int(complete.max(initial=0))
+    places = np.arange(most)[:, None] - (most - complete)
+    valid = places >= 0
+    whole = sums[np.maximum(places, 0) + firsts]
+    whole[~valid] = 0.0
+    return _Run.of(whole), valid
+
+
+def _extended(state: CusumState, segment: CusumSegment) -> tuple[Floats, NDArray[np.int64]]:
     """Values and starts after more complete blocks, the first of which may have been open."""
     first_row = state.rows // BLOCK_ROWS * BLOCK_ROWS
-    return _append(state.log_values, state.starts, _summary(state.signature, done), first_row)
+    return _append(state.log_values, state.starts, segment, first_row)
 
 
 def _append(
     log_values: Floats,  # [M]
     starts: NDArray[np.int64],  # [M]
     segment: CusumSegment,
-    first_row: int,  # row with which the segment begins
+    first_row: int | NDArray[np.int64],  # row with which the segment begins
 ) -> tuple[Floats, NDArray[np.int64]]:
     """M := max(M·P, Q) and the starts that go with it."""
     extended = log_values + segment.log_products

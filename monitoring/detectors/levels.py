@@ -10,6 +10,10 @@ act   0.01                        10^6    one event; refit on rows from the chan
 A is a time: rows a day × days, see :func:`threshold_for`. At 5,000 rows a second 10^6 rows are 200
 seconds, so a busy fleet sets 10^8 or more; 10^6 → 10^10 costs about half again the delay.
 
+These promises are for rows that are calibrated given every row before them. With 64 requests or
+more side by side the shared luck of a request leaves them as they are; with few, a design effect
+restores them at the price of delay (:mod:`monitoring.detectors.e_cusum`).
+
 At the act level two detectors may run side by side. They share one budget: with weights .8 and .2
 their thresholds are A/.8 and A/.2, so that together they still keep P(alarm in t rows) ≤ t/A.
 """
@@ -24,7 +28,7 @@ from typing import Any, Literal, Self
 from calib.errors import ConfigurationError, FormatError
 from monitoring.detectors.betting import BettingDetector, Stream
 from monitoring.detectors.e_cusum import CusumState, Step
-from monitoring.detectors.likelihood_ratio import LikelihoodRatioDetector
+from monitoring.detectors.likelihood_ratio import LikelihoodRatioDetector, update_both
 from monitoring.detectors.observations import Observations
 from monitoring.detectors.residuals import (
     conditional_residual,
@@ -199,6 +203,8 @@ class DriftLevels:
         tolerance: float = ACT_TOLERANCE,
         survival: bool = True,
         acting: Acting = "likelihood_ratio",
+        design_effect: float = 1.0,
+        minimum_rows: int = 64,
     ) -> Self:
         """The levels of the table above.
 
@@ -211,6 +217,8 @@ class DriftLevels:
             survival: whether R is watched; needs observations with survival.
             acting: ``betting`` where fresh champions do not stay silent under the pointwise null
                 of the likelihood ratio; that one then only warns.
+            design_effect: of requests whose rows share luck; divides every log e-value.
+            minimum_rows: rows before which nothing alarms.
 
         Raises:
             ConfigurationError: an option outside its range.
@@ -222,16 +230,28 @@ class DriftLevels:
                 Stream("conditional residual", tolerance, 0.6),
                 Stream("slope residual", tolerance, 0.4),
             )
-            act = BettingDetector(bets, threshold / share, name="act_betting")
+            act = BettingDetector(
+                bets, threshold / share, minimum_rows, "act_betting", design_effect
+            )
         else:
-            act = LikelihoodRatioDetector(gamma, tolerance, threshold / share, name="act")
+            act = LikelihoodRatioDetector(
+                gamma, tolerance, threshold / share, minimum_rows, None, "act", design_effect
+            )
         on_survival = (Stream("survival residual", tolerance, 1.0),)
         return cls(
             LikelihoodRatioDetector(
-                gamma, warn_tolerance(standard_error), warn_threshold, name="warn"
+                gamma,
+                warn_tolerance(standard_error),
+                warn_threshold,
+                minimum_rows,
+                None,
+                "warn",
+                design_effect,
             ),
             act,
-            BettingDetector(on_survival, threshold / (1.0 - share), name="act_survival")
+            BettingDetector(
+                on_survival, threshold / (1.0 - share), minimum_rows, "act_survival", design_effect
+            )
             if survival
             else None,
         )
@@ -248,8 +268,7 @@ class DriftLevels:
             RecordError: observations without survival where R is watched.
             FormatError: a state of detectors with other settings.
         """
-        warn = self.warn.update(state.warn, observations)
-        act = self._act(state.act, observations)
+        warn, act = self._conditional(state, observations)
         if self.survival is None or state.survival is None:
             return DriftStep(
                 DriftState(warn.state, act.state, state.survival),
@@ -261,8 +280,14 @@ class DriftLevels:
             DriftVerdict(warn.verdict, act.verdict, survival.verdict),
         )
 
-    def _act(self, state: CusumState, observations: Observations) -> Step:
+    def _conditional(self, state: DriftState, observations: Observations) -> tuple[Step, Step]:
+        """Warn and act, side by side where both read the same label counts."""
         if isinstance(self.act, BettingDetector):
             bets = [conditional_residual(observations), slope_residual(observations)]
-            return self.act.update(state, bets)
-        return self.act.update(state, observations)
+            return self.warn.update(state.warn, observations), self.act.update(state.act, bets)
+        if state.warn.rows != state.act.rows:
+            return (
+                self.warn.update(state.warn, observations),
+                self.act.update(state.act, observations),
+            )
+        return update_both(self.warn, self.act, state.warn, state.act, observations)

@@ -22,13 +22,12 @@ References: statistics.md D1; Grünwald, de Heide, Koolen, Safe testing, arXiv 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from scipy.special import expit, logit
 
 from calib.canonical_json import sha256_hex
@@ -43,10 +42,11 @@ from monitoring.detectors.e_cusum import (
     Step,
     block_offsets,
     round_down,
+    tempering,
 )
+from monitoring.detectors.label_counts import CELLS, label_counts
 from monitoring.detectors.observations import Observations
 
-CELLS = 2048  # a power of two: c · CELLS is exact in fp32
 _CHUNK = 512 * BLOCK_ROWS  # rows a pass, so that its temporaries stay in a second-level cache
 
 # Slopes on both sides of 1, dense near it: with the nearest at .8, a true .91 took 12,300 rows
@@ -131,6 +131,7 @@ class LikelihoodRatioDetector:
         minimum_rows: rows before which the verdict is ``insufficient``.
         alternatives: the mixture; None for :func:`standard_alternatives`.
         name: of the detector, for verdicts.
+        design_effect: log e-values are divided by it, see :mod:`monitoring.detectors.e_cusum`.
 
     Raises:
         ConfigurationError: an option outside its range.
@@ -152,6 +153,7 @@ class LikelihoodRatioDetector:
     minimum_rows: int = 64
     alternatives: tuple[Alternative, ...] | None = None
     name: str = "likelihood_ratio"
+    design_effect: float = 1.0
 
     def __post_init__(self) -> None:
         check_gamma(self.gamma)
@@ -182,6 +184,7 @@ class LikelihoodRatioDetector:
             "threshold": float(self.threshold),
             "minimum_rows": self.minimum_rows,
             "alternatives": [asdict(item) for item in self._alternatives],
+            **tempering(self.design_effect),
         }
         return EvidenceCusum(
             self.name,
@@ -193,26 +196,30 @@ class LikelihoodRatioDetector:
         )
 
     @cached_property
-    def _everywhere(self) -> Floats:
-        """Table of the alternatives on all positions, [2 · CELLS, those]."""
-        return self._table([item for item in self._alternatives if item.position is None])
+    def _on_all(self) -> int:
+        """How many alternatives hold at all positions; they come first."""
+        return sum(item.position is None for item in self._alternatives)
 
     @cached_property
-    def _single(self) -> list[tuple[Floats, list[tuple[int, int]]]]:
-        """Tables [2 · CELLS] of one-position alternatives, each with its (index, k - 1) uses."""
+    def _single(self) -> list[list[tuple[int, int]]]:
+        """Uses (index, k - 1) of each different claim about one position."""
         users: dict[tuple[float, float], list[tuple[int, int]]] = {}
         for index, item in enumerate(self._alternatives):
             if item.position is not None:
-                pair = (item.slope, item.shift)
-                users.setdefault(pair, []).append((index, item.position - 1))
-        return [
-            (self._table([self._alternatives[uses[0][0]]])[:, 0], uses) for uses in users.values()
-        ]
+                users.setdefault((item.slope, item.shift), []).append((index, item.position - 1))
+        return list(users.values())
+
+    @cached_property
+    def table(self) -> Floats:
+        """Log e-values [2 · CELLS, claims]: claims on all positions, then those on one."""
+        claims = [*self._alternatives[: self._on_all]]
+        claims += [self._alternatives[uses[0][0]] for uses in self._single]
+        return self._table(claims)
 
     def _table(self, alternatives: list[Alternative]) -> Floats:
         slopes = np.array([item.slope for item in alternatives])
         shifts = np.array([item.shift for item in alternatives])
-        return log_factor_table(slopes, shifts, self.tolerance)
+        return round_down(log_factor_table(slopes, shifts, self.tolerance) / self.design_effect)
 
     def start(self) -> CusumState:
         """The state of a fresh baseline."""
@@ -227,6 +234,36 @@ class LikelihoodRatioDetector:
         """
         self._check(observations)
         return self._cusum.advance(state, self._block_sums(observations, state.rows))
+
+    def update_many(
+        self,
+        states: Sequence[CusumState],
+        observations: Observations,
+        streams: NDArray[np.intp],  # [N] place of each row's stream in ``states``
+    ) -> list[CusumState]:
+        """States of streams that share a batch; each is what :meth:`update` makes of its rows.
+
+        Raises:
+            ConfigurationError: observations of another γ.
+            FormatError: a state of a detector with other settings.
+        """
+        self._check(observations)
+        found = list(states)
+        for start in range(0, len(observations), _CHUNK):
+            part = streams[start : start + _CHUNK]
+            order = np.argsort(part, kind="stable")
+            counts = np.bincount(part, minlength=len(found))
+            present = np.flatnonzero(counts)
+            rows, before = counts[present], np.array([found[i].rows for i in present])
+            within = np.arange(len(part)) - np.repeat(np.cumsum(rows) - rows, rows)
+            begins = (within + np.repeat(before, rows)) % BLOCK_ROWS == 0
+            offsets = np.flatnonzero(begins | (within == 0))
+            chosen = observations.select(order + start)
+            sums = self.block_sums(label_counts(chosen, offsets) @ self.table)
+            after = self._cusum.advance_many([found[i] for i in present], rows, sums)
+            for place, state in zip(present.tolist(), after, strict=True):
+                found[place] = state
+        return found
 
     def summarise(self, observations: Observations) -> CusumSegment:
         """A stretch of whole blocks as a segment, to be joined in time and appended.
@@ -260,42 +297,58 @@ class LikelihoodRatioDetector:
         self, observations: Observations, rows_before: int
     ) -> Iterator[tuple[int, Floats]]:
         """Rows and block sums of log factors [blocks, M] of each chunk."""
-        start = 0
-        while start < len(observations):
-            stop = start + _CHUNK - (rows_before + start) % BLOCK_ROWS
-            chunk = observations.select(slice(start, stop))
-            yield len(chunk), self._chunk_sums(chunk, rows_before + start)
-            start = stop
+        for chunk, offsets in chunks(observations, rows_before):
+            yield len(chunk), self.block_sums(label_counts(chunk, offsets) @ self.table)
 
-    def _chunk_sums(self, chunk: Observations, rows_before: int) -> Floats:
-        entries, observed, labels = _label_entries(chunk)
-        offsets = np.append(block_offsets(rows_before, len(chunk)), len(chunk))
-        blocks = len(offsets) - 1
-        chosen = entries[observed]
-        bounds = np.concatenate([[0], np.cumsum(labels, dtype=np.int32)])[offsets]
-        counts = csr_array(
-            (np.ones(len(chosen)), chosen, bounds.astype(np.int32)), shape=(blocks, 2 * CELLS)
-        )
-        sums = np.empty((blocks, len(self._alternatives)))
-        sums[:, : self._everywhere.shape[1]] = counts @ self._everywhere
-        if self._single:
-            block = np.repeat(np.arange(blocks) * self.gamma, np.diff(offsets))
-            groups = (block[:, None] + np.arange(self.gamma))[observed]
-            for table, uses in self._single:
-                by_position = np.bincount(groups, table[chosen], blocks * self.gamma)
-                for index, position in uses:
-                    sums[:, index] = by_position[position :: self.gamma]
+    def block_sums(self, worth: Floats) -> Floats:
+        """Log factors summed over blocks, [blocks, M].
+
+        Args:
+            worth: [γ · blocks, claims] label counts times :attr:`table`.
+        """
+        by_position = worth.reshape(self.gamma, -1, worth.shape[1])
+        sums = np.empty((by_position.shape[1], len(self._alternatives)))
+        by_position[:, :, : self._on_all].sum(axis=0, out=sums[:, : self._on_all])
+        for claim, uses in enumerate(self._single, self._on_all):
+            for index, position in uses:
+                sums[:, index] = by_position[position, :, claim]
         return sums
 
 
-def _label_entries(
-    chunk: Observations,
-) -> tuple[NDArray[np.int32], NDArray[np.bool_], NDArray[np.int16]]:
-    """Table rows [n, γ], where a label was observed [n, γ], and labels per row [n]."""
-    entries = (chunk.conditional * np.float32(CELLS)).astype(np.int32)
-    np.minimum(entries, CELLS - 1, out=entries)
-    entries *= 2
-    index = np.arange(chunk.gamma, dtype=np.uint8)
-    entries += index < chunk.accepted[:, None]
-    labels = np.minimum(chunk.accepted.astype(np.int16) + 1, chunk.verified)
-    return entries, index < labels[:, None], labels
+def chunks(
+    observations: Observations, rows_before: int
+) -> Iterator[tuple[Observations, NDArray[np.intp]]]:
+    """Pieces of a batch that fit into a cache, and where the stream's blocks begin in each."""
+    start = 0
+    while start < len(observations):
+        stop = start + _CHUNK - (rows_before + start) % BLOCK_ROWS
+        chunk = observations.select(slice(start, stop))
+        yield chunk, block_offsets(rows_before + start, len(chunk))
+        start = stop
+
+
+def update_both(
+    first: LikelihoodRatioDetector,
+    second: LikelihoodRatioDetector,
+    before: CusumState,
+    other_before: CusumState,
+    observations: Observations,
+) -> tuple[Step, Step]:
+    """Two detectors of one stream after a batch, its labels counted once.
+
+    Raises:
+        ConfigurationError: observations of another γ, or states of different numbers of rows.
+        FormatError: a state of a detector with other settings.
+    """
+    first._check(observations)
+    second._check(observations)
+    if before.rows != other_before.rows:
+        rows = (before.rows, other_before.rows)
+        raise ConfigurationError("rows", rows, "update the detectors of two streams apart")
+    parts: list[tuple[int, Floats]] = []
+    others: list[tuple[int, Floats]] = []
+    for chunk, offsets in chunks(observations, before.rows):
+        counts = label_counts(chunk, offsets)
+        parts.append((len(chunk), first.block_sums(counts @ first.table)))
+        others.append((len(chunk), second.block_sums(counts @ second.table)))
+    return first._cusum.advance(before, parts), second._cusum.advance(other_before, others)

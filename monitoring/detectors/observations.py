@@ -28,7 +28,8 @@ class Observations:
     """A batch of rows in the order of the stream.
 
     Interleave the fleet's requests (order by step): within one request residuals are correlated
-    through what the head cannot see, which no detector of this package forgives.
+    through what the head cannot see. See :mod:`monitoring.detectors.e_cusum` for what is claimed
+    then, and what a design effect does about it.
 
     Attributes:
         conditional: [N, γ] conditional confidences c of the champion's model, fp32 in [0, 1].
@@ -98,8 +99,8 @@ class Observations:
         """γ."""
         return int(self.conditional.shape[1])
 
-    def select(self, rows: slice) -> Self:
-        """The given rows, as views."""
+    def select(self, rows: slice | NDArray[np.intp]) -> Self:
+        """The given rows, in the given order; views of a slice."""
         chosen = object.__new__(type(self))  # checked already
         for name in ("conditional", "verified", "accepted"):
             object.__setattr__(chosen, name, getattr(self, name)[rows])

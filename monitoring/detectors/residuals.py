@@ -29,9 +29,9 @@ def survival_residual(observations: Observations) -> Floats:
     """
     if observations.survival is None:
         raise RecordError("survival", None, "give the survival model's predictions")
-    index = np.arange(observations.gamma)
-    verified = index < observations.verified[:, None]
-    expected = np.where(verified, observations.survival, 0.0).sum(axis=1, dtype=np.float64)
+    expected = np.zeros(len(observations))
+    for position, survival in enumerate(observations.survival.T):
+        expected += survival * (observations.verified > position)
     residual: Floats = (observations.accepted - expected) / observations.gamma
     return residual
 

@@ -177,6 +177,9 @@ def test_verdicts_are_plain_json() -> None:
         "fault": "invalid_share",
         "status": "alert",
         "reason": "40 of 40 rows were rejected",
+        "value": 1.0,
+        "limit": 0.01,
+        "engine": None,
         "raised": True,
         "holds_recalibration": True,
     }
@@ -188,3 +191,14 @@ def test_options_and_states_are_checked() -> None:
             Stream(**options)
     with pytest.raises(FormatError, match="quality state"):
         QualityState.from_dict({"started": 1.0})
+
+
+def test_an_alert_names_the_engine_that_sent_all_rows_and_how_far_off_it_is() -> None:
+    dead = {"accepted": np.zeros(500, dtype=int), "engine": ["decode-3"] * 500}
+    found = Stream().feed(batch(**dead)).verdicts[QualityFault.ACCEPTANCE_COLLAPSE]
+    assert (found.value, found.limit, found.engine) == (0.0, 0.02, "decode-3")
+    mixed = {**dead, "engine": ["decode-3", "decode-4"] * 250}
+    found = Stream().feed(batch(**mixed)).verdicts[QualityFault.ACCEPTANCE_COLLAPSE]
+    assert (found.status, found.engine) == (QualityStatus.ALERT, None)
+    calm = Stream().feed(batch(engine=["decode-3"] * 500)).verdicts[QualityFault.INVALID_SHARE]
+    assert (calm.value, calm.limit, calm.engine) == (0.0, 0.01, None)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from monitoring.drift_streams import OTHER, act_tolerance, pooled_detectors, segment_names
+from monitoring.drift_streams import (
+    OTHER,
+    act_tolerance,
+    of_other_settings,
+    pooled_detectors,
+    segment_names,
+)
 from monitoring.loop_decisions import Alarm, ScheduleFit
 from monitoring.loop_settings import LoopSettings
 from tests.monitoring.loop_rows import folded, of_kind, revision, rows, started
@@ -67,6 +75,29 @@ def test_budgets_of_pooled_and_segment_streams_add_up_to_one_threshold() -> None
     assert levels.survival is not None
     both = 1.0 / levels.act.threshold + 1.0 / levels.survival.threshold
     assert abs(both - 1.0 / settings.pooled_threshold) < 1e-15
+
+
+def test_a_fleet_that_begins_at_once_alarms_no_earlier_than_256_rows() -> None:
+    """Far off from the first row: seen at once, told when other steps than the first have come."""
+    records = rows(4, 320, scale=4.0)
+    state, decided = folded(
+        started(SETTINGS), records, champion=revision(0), settings=SETTINGS, batch_rows=32
+    )
+    assert state.drift is not None
+    assert state.drift.act.alarm is not None
+    assert state.drift.act.alarm.row == 255
+    assert [alarm.row for alarm in of_kind(decided, Alarm) if alarm.level == "act"] == [255]
+
+
+def test_another_design_effect_begins_a_new_baseline() -> None:
+    state, _ = folded(
+        started(SETTINGS), rows(5, 600), champion=revision(0), settings=SETTINGS, batch_rows=600
+    )
+    other = replace(SETTINGS, design_effect=2.0)
+    assert of_other_settings(state, None, other)
+    after, _ = folded(state, rows(6, 64, first_step=6400), champion=revision(0), settings=other)
+    assert after.drift is not None
+    assert (after.drift.act.rows, after.rows) == (64, 664)
 
 
 def test_the_band_is_never_narrower_than_the_error_of_the_fit() -> None:

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtr
 
 from monitoring.detectors.observations import Observations
 
 GAMMA = 7
+SHARED_LUCK = 0.0335
 _MEANS = np.array([1.75, 1.3, 1.15, 1.1, 1.1, 1.1, 1.1])
 
 Array = NDArray[Any]
@@ -85,6 +86,31 @@ def leaky_traffic(
     labels = rng.random((rows, gamma)) < acceptance
     before = np.cumprod(acceptance, axis=1) / acceptance  # ∏_{i<k}: the tokens before are known
     return _observed(confidence, before * confidence, labels, threshold)
+
+
+def shared_luck_traffic(
+    rng: np.random.Generator,
+    rows: int,
+    *,
+    correlation: float = SHARED_LUCK,
+    request_rows: int = 100,
+    side_by_side: int = 64,
+) -> Traffic:
+    """Heads traffic whose rows share luck within a request, and are calibrated over requests.
+
+    ``side_by_side`` requests of ``request_rows`` rows each take turns. n is the number of survivals
+    above a uniform number of the row, so that P(n ≥ k) = a_k exactly; the numbers of one request
+    are ranks of equally correlated normals. :data:`SHARED_LUCK` gives conditional residuals an
+    intraclass correlation of .025, what the shipped recording shows.
+    """
+    heads = heads_traffic(rng, rows)
+    index = np.arange(rows)
+    turn = index // side_by_side + rng.integers(0, request_rows, side_by_side)[index % side_by_side]
+    luck = rng.normal(size=(side_by_side, int(turn.max()) // request_rows + 1))
+    own = luck[index % side_by_side, turn // request_rows]
+    mixed = np.sqrt(correlation) * own + np.sqrt(1.0 - correlation) * rng.normal(size=rows)
+    accepted = (ndtr(mixed)[:, None] < heads.survival).sum(axis=1).astype(np.uint8)
+    return replace(heads, accepted=accepted)
 
 
 def miscalibrated(traffic: Traffic, first: int, *, slope: float = 1.0, shift: float = 0.0) -> Any:

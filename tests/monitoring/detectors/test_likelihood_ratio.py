@@ -13,12 +13,13 @@ from scipy.special import expit, logit
 from calib.errors import ConfigurationError, FormatError, RecordError
 from monitoring.detectors import likelihood_ratio
 from monitoring.detectors.e_cusum import BLOCK_ROWS, CusumState
+from monitoring.detectors.label_counts import CELLS
 from monitoring.detectors.likelihood_ratio import (
-    CELLS,
     Alternative,
     LikelihoodRatioDetector,
     log_factor_table,
     standard_alternatives,
+    update_both,
 )
 from monitoring.detectors.observations import Observations
 from monitoring.detectors.verdict import Verdict, VerdictStatus
@@ -95,6 +96,45 @@ def test_block_sums_match_a_loop_over_labels() -> None:
     [(count, sums)] = list(chosen._block_sums(rows, 0))
     assert count == 3 * BLOCK_ROWS
     assert sums.tolist() == expected.tolist()  # exact
+
+
+def states(found: list[CusumState]) -> list[dict[str, Any]]:
+    return [state.to_dict() for state in found]
+
+
+@pytest.mark.parametrize("batch", [1, 45, 400])
+def test_many_streams_at_once_are_each_stream_by_itself(batch: int) -> None:
+    """Unequal shares, one stream that drifts into an alarm, streams that begin late."""
+    rng = np.random.default_rng(4)
+    rows = heads_traffic(rng, 2000, threshold=0.4)
+    observed = rows.served(np.where(np.arange(2000) > 900, 1.8, 1.0)[:, None])
+    streams = rng.choice(4, 2000, p=[0.7, 0.2, 0.09, 0.01])
+    streams[:500] = np.minimum(streams[:500], 1)
+    chosen = detector()
+    together = [chosen.start() for _ in range(4)]
+    alone = list(together)
+    for start in range(0, 2000, batch):
+        part = np.arange(start, min(start + batch, 2000))
+        own = streams[part]
+        together = chosen.update_many(together, observed.select(part), own)
+        for stream in np.unique(own).tolist():
+            mine = observed.select(part[own == stream])
+            alone[stream] = chosen.update(alone[stream], mine).state
+    assert states(together) == states(alone)
+    assert [state.alarm is not None for state in together] == [True, True, False, False]
+
+
+def test_two_detectors_of_one_stream_share_its_counts() -> None:
+    rows = heads_traffic(np.random.default_rng(5), 20_000).served(1.1)
+    first, second = detector(tolerance=0.003), detector(tolerance=0.01)
+    before, other = first.start(), second.start()
+    for part in (rows.select(slice(0, 45)), rows.select(slice(45, None))):
+        one, two = update_both(first, second, before, other, part)
+        assert one.state.to_dict() == first.update(before, part).state.to_dict()
+        assert two.state.to_dict() == second.update(other, part).state.to_dict()
+        before, other = one.state, two.state
+    with pytest.raises(ConfigurationError, match="rows"):
+        update_both(first, second, before, second.start(), part)
 
 
 def test_doctest_is_the_regression_test() -> None:
