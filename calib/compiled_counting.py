@@ -31,7 +31,6 @@ HardLabelCounter = Callable[[Any, Any, Any, Any], bool]
 COLUMNS: Final = 3
 WORTH_LOADING: Final = 8_000_000  # rows whose count pays for loading Numba
 
-_SIGNATURE: Final = "boolean(float32[:, ::1], int16[::1], int16[::1], int64[:, :, ::1])"
 _log = logging.getLogger(__name__)
 
 
@@ -62,17 +61,27 @@ def _compiled() -> HardLabelCounter | None:
     if importlib.util.find_spec("numba") is None:
         return None
     numba = importlib.import_module("numba")
+    # One signature: compiled once, and read from the cache by every later process.
+    signature = _signature(numba)
     try:
-        # One signature: compiled once, and read from the cache by every later process.
-        return _as_counter(numba.njit(_SIGNATURE, cache=True, nogil=True)(_count_hard_labels))
+        counter: HardLabelCounter = numba.njit(signature, cache=True, nogil=True)(
+            _count_hard_labels
+        )
     except RuntimeError as error:  # no folder in which it may keep what it compiled
         _log.info("the counting loop is compiled again in every process: %s", error)
-        return _as_counter(numba.njit(_SIGNATURE, nogil=True)(_count_hard_labels))
-
-
-def _as_counter(compiled: Any) -> HardLabelCounter:
-    counter: HardLabelCounter = compiled
+        counter = numba.njit(signature, nogil=True)(_count_hard_labels)
     return counter
+
+
+def _signature(numba: Any) -> Any:
+    """Types of the arguments; columns of records are read-only, and others are taken as such."""
+
+    def read(kind: Any, dimensions: int) -> Any:
+        return numba.types.Array(kind, dimensions, "C", readonly=True)
+
+    lengths = read(numba.int16, 1)
+    table = numba.types.Array(numba.int64, 3, "C")
+    return numba.boolean(read(numba.float32, 2), lengths, lengths, table)
 
 
 _HALF = np.float32(HALF_RANGE)

@@ -14,6 +14,7 @@ from calib import compiled_counting
 from calib.compiled_counting import WORTH_LOADING, hard_label_counter
 from calib.errors import RecordError
 from calib.logit_sketch import LogitSketch
+from calib.records import AcceptanceRecords
 from calib.squashed_logit import CHUNK_ROWS
 
 
@@ -70,6 +71,23 @@ def test_float64_and_strided_logits_are_counted_alike() -> None:
     plain = LogitSketch.from_lengths(logits, accepted)
     assert LogitSketch.from_lengths(logits.astype(np.float64), accepted) == plain
     assert LogitSketch.from_lengths(np.asfortranarray(logits), accepted) == plain
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64])
+def test_columns_of_records_are_read_only_and_counted_alike(kind: type) -> None:
+    logits = extremes(500)
+    verified, accepted = lengths(500, seed=4)
+    plain = LogitSketch.from_lengths(logits, accepted, verified)
+    columns = [logits, accepted.astype(kind), verified.astype(kind)]
+    for column in columns:
+        column.setflags(write=False)
+    assert LogitSketch.from_lengths(*columns) == plain
+    records = AcceptanceRecords.from_columns(
+        7, {"confidence_logits": logits, "accepted": accepted, "verified": verified}
+    )
+    assert not records.confidence_logits.flags.writeable
+    assert LogitSketch.from_records(records) == plain
 
 
 @pytest.mark.usefixtures("compiled")
