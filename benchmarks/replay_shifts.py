@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from benchmarks.measurement import machine_facts
 from calib.clusters import cluster_codes
 from calib.formats.arrow import read_parquet

@@ -66,9 +66,10 @@ class ErrorSums:
         """Sums of rows; a row informs position k where k ≤ ℓ."""
         rows, gamma = survival.shape
         index = np.arange(gamma)
-        row, position = np.nonzero(index < verified[:, None])
-        p = survival[row, position]
-        y = (index < accepted[:, None])[row, position].astype(np.float64)
+        known = index < verified[:, None]
+        p = survival[known]
+        y = (index < accepted[:, None])[known].astype(np.float64)
+        position = np.broadcast_to(index, survival.shape)[known]
         cells = position * DEFAULT_BINS + bin_index(p, DEFAULT_BINS)
         values = p.astype(np.float64)
         size = gamma * DEFAULT_BINS

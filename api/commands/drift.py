@@ -81,7 +81,9 @@ def _test_line(test: dict[str, Any]) -> str:
     if test["position"] is not None:
         name = f"position {test['position']}"
     if test["segment"] is not None:
-        name = ", ".join(f"{tag}={value}" for tag, value in sorted(test["segment"].items()))
+        from calib.segment_tags import segment_name  # here: --help must not wait for NumPy
+
+        name = segment_name(test["segment"])
     limits = test["threshold_log10"]
     numbers = (
         f"10^{test['evidence_log10']:.1f}",

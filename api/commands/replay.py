@@ -1,4 +1,7 @@
-"""``dspark-calib replay``: recorded telemetry through the whole closed loop, in memory."""
+"""``dspark-calib replay``: recorded telemetry through the whole closed loop.
+
+In memory and at once, or with ``--into`` into a running service, as engines would send it.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.boundary import exit_codes
+from api.service_calls import service_exit_codes
 
 if TYPE_CHECKING:
     from monitoring.replay import ReplayResult
     from monitoring.replay_errors import Interval, ServedChange
     from monitoring.replay_shifts import Stream
 
-__all__ = ["replay", "run_replay"]
+__all__ = ["replay", "run_replay", "send_replay"]
+
+# What decides the stream; the rest is the loop's own affair, which a service has settings for.
+_OF_A_STREAM = (
+    *("telemetry", "gamma", "order", "swap", "announced"),
+    *("scale_logits", "baseline_rows", "seed"),
+)
+_OF_THE_LOOP = ("batch_rows", "act_threshold", "method", "refit_rows", "as_json")
 
 
 def replay(
     telemetry: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            help="Parquet, Arrow or JSON-lines telemetry, or SGLang's .pt shards.", metavar="FILE…"
+            help="Parquet, Arrow or JSON-lines telemetry, or SGLang's .pt shards; the shipped "
+            "telemetry when left out.",
+            metavar="FILE…",
         ),
-    ],
+    ] = None,
     gamma: Annotated[
         int | None, typer.Option(min=1, help="Block size; needed for .pt shards and JSON lines.")
     ] = None,
@@ -68,11 +80,43 @@ def replay(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON instead of tables.")
     ] = False,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            help="Send the rows to the service at this address instead, as engines would, and "
+            "tell what it makes of them.",
+            metavar="URL",
+        ),
+    ] = None,
+    drafter: Annotated[
+        str | None,
+        typer.Option(
+            help="With --into: register or go on with this drafter, not a name of its own."
+        ),
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=1.0, max=100_000.0, help="With --into: rows a second.")
+    ] = 500.0,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DSPARK_CALIB_TOKEN",
+            show_envvar=True,
+            help="With --into: a token with the scopes operate, read:temperatures and "
+            "write:telemetry.",
+        ),
+    ] = None,
 ) -> None:
     """Stream recorded telemetry through the whole loop and print what happened when."""
     options = dict(locals())
-    with exit_codes():
-        run_replay(**options)
+    target = {name: options.pop(name) for name in ("into", "drafter", "rate", "token")}
+    with service_exit_codes():
+        options["telemetry"] = telemetry or [_shipped()]
+        if into is None:
+            run_replay(**options)
+        else:
+            _leave_the_loop_alone(options)
+            send_replay(**{name: options[name] for name in _OF_A_STREAM}, **target)
 
 
 def run_replay(
@@ -124,6 +168,71 @@ def run_replay(
         _print_json(stream, result, changes, settings.to_dict())
     else:
         _print_tables(stream, result, changes)
+
+
+def send_replay(
+    telemetry: list[str],
+    gamma: int | None,
+    order: str | None,
+    swap: Path | None,
+    announced: bool,
+    scale_logits: str | None,
+    baseline_rows: int,
+    seed: int,
+    into: str,
+    drafter: str | None,
+    rate: float,
+    token: str | None,
+) -> None:
+    """Send the stream to a service and follow it; arguments are those of the command.
+
+    Raises:
+        CalibrationError: bad input, typed, or a service that refuses.
+        OSError: a file that cannot be read.
+    """
+    import logging
+
+    from api.service_calls import ServiceCalls
+    from api.service_demo.live_replay import LiveReplay, drafter_for, key_for
+    from api.service_demo.teller import Teller
+    from calib.errors import ConfigurationError
+
+    if announced:
+        remedy = "a new key is a new drafter: replay the other recording by itself"
+        raise ConfigurationError("announced", True, remedy)
+    stream = _stream(telemetry, gamma, order, swap, announced, scale_logits, seed)
+    # Polls that end because everything ends are no news here.
+    logging.getLogger("dspark_calib_client").setLevel(logging.ERROR)
+    with ServiceCalls(into, token) as service:
+        LiveReplay(
+            service,
+            into.rstrip("/"),
+            stream,
+            drafter or drafter_for(telemetry),
+            key_for(telemetry, stream.records.gamma),
+            baseline_rows,
+            rate,
+            Teller(),
+            token,
+        ).run()
+
+
+def _leave_the_loop_alone(options: dict[str, Any]) -> None:
+    from inspect import signature
+
+    from calib.errors import ConfigurationError
+
+    usual = signature(replay).parameters
+    for name in _OF_THE_LOOP:
+        if options[name] != usual[name].default:
+            remedy = "leave it out with --into: the service has settings of its own"
+            raise ConfigurationError(name, options[name], remedy)
+
+
+def _shipped() -> str:
+    from calib.shipped import shipped_telemetry
+
+    return str(shipped_telemetry())
 
 
 def _stream(

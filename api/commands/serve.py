@@ -17,6 +17,7 @@ __all__ = ["serve"]
 
 DATABASE_FILE = "dspark-calib.db"
 DEMO_FOLDER = Path("out/service")
+_DEMO_SILENT_SECONDS = 30 * 24 * 3600.0
 
 
 class Role(StrEnum):
@@ -103,6 +104,8 @@ def serve(
             "log_format": log_format,
             # The story promotes by hand and says so; a loop that acts would get in its way.
             "closed_loop": "watch" if demo else None,
+            # It sends once and goes on polling; that is no fault to be told.
+            "telemetry_silent_seconds": _DEMO_SILENT_SECONDS if demo else None,
             "retention_days": retention_days,
             "recalibration_rows": recalibration_rows,
             "shutdown_seconds": shutdown_seconds,

@@ -32,7 +32,7 @@ from monitoring.store.drafter_rows import DrafterState, state_of
 from monitoring.store.events import get_event
 from monitoring.store.revisions import Revision, get_revision
 
-__all__ = ["MESSAGES", "Question", "router"]
+__all__ = ["MESSAGES", "Choice", "Question", "answer_question", "done", "router"]
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -42,6 +42,8 @@ MESSAGES: Final = {
     "promoted": "Published: engines get it with their next poll.",
     "rolled-back": "Rolled back: engines get the previous numbers with their next poll.",
     "acknowledged": "Noted: you look after this event.",
+    "silenced": "Silenced: nobody is told until it ends. Events are recorded and shown as ever.",
+    "unsilenced": "The silence has ended: what still holds is told now.",
     "recalibration": "A recalibration is queued. Its result appears under Jobs.",
     "report": "A report is queued. It appears here when the worker has made it.",
     "signed-in": "Signed in.",
@@ -49,6 +51,21 @@ MESSAGES: Final = {
 """What a page says after a change, by the word in its address."""
 
 _LONGEST_REASON: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of several, with a question.
+
+    Attributes:
+        name: of the form's field.
+        label: for people.
+        options: values with what they are called, the usual one first.
+    """
+
+    name: str
+    label: str
+    options: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +80,8 @@ class Question:
         etag: the drafter as it is now; empty where it does not matter.
         compared: rows of old and new numbers: position, before, after.
         asks_reason: whether a reason can be given.
+        needs_reason: whether it must be.
+        choices: what else there is to choose.
     """
 
     title: str
@@ -72,6 +91,8 @@ class Question:
     etag: str = ""
     compared: list[tuple[int, float, float]] = field(default_factory=list)
     asks_reason: bool = True
+    needs_reason: bool = False
+    choices: tuple[Choice, ...] = ()
 
 
 @router.get("/drafters/{drafter}/revisions/{revision}/promote")
@@ -92,7 +113,7 @@ async def ask_promote(request: Request, drafter: str, revision: Number) -> Respo
         title = f"Promote revision {revision}?"
         return _published(connection, state, chosen, title, said, f"Promote revision {revision}")
 
-    return await _ask(request, visitor, await read(request, work))
+    return await answer_question(request, visitor, await read(request, work))
 
 
 @router.post("/drafters/{drafter}/revisions/{revision}/promote")
@@ -102,7 +123,7 @@ async def promote(request: Request, drafter: str, revision: Number) -> Response:
     form = await checked_form(request, visitor)
     asked = _matching(request, form)
     await promote_revision(asked, drafter, revision, visitor.principal, _reason(form))
-    return _done(f"/drafters/{drafter}", "promoted")
+    return done(f"/drafters/{drafter}", "promoted")
 
 
 @router.get("/drafters/{drafter}/rollback")
@@ -123,7 +144,7 @@ async def ask_rollback(request: Request, drafter: str) -> Response:
         title = f"Roll back {drafter}?"
         return _published(connection, state, chosen, title, said, f"Roll back to {previous}")
 
-    return await _ask(request, visitor, await read(request, work))
+    return await answer_question(request, visitor, await read(request, work))
 
 
 @router.post("/drafters/{drafter}/rollback")
@@ -132,7 +153,7 @@ async def roll_back(request: Request, drafter: str) -> Response:
     visitor = await visitor_of(request, "operate")
     form = await checked_form(request, visitor)
     await rollback(_matching(request, form), drafter, visitor.principal, _reason(form))
-    return _done(f"/drafters/{drafter}", "rolled-back")
+    return done(f"/drafters/{drafter}", "rolled-back")
 
 
 @router.get("/drafters/{drafter}/recalibrate")
@@ -153,7 +174,7 @@ async def ask_recalibrate(request: Request, drafter: str) -> Response:
         back=f"/drafters/{drafter}",
         asks_reason=False,
     )
-    return await _ask(request, visitor, question)
+    return await answer_question(request, visitor, question)
 
 
 @router.post("/drafters/{drafter}/recalibrate")
@@ -162,7 +183,7 @@ async def recalibrate(request: Request, drafter: str) -> Response:
     visitor = await visitor_of(request, "operate")
     await checked_form(request, visitor)
     await create_recalibration(request, drafter, visitor.principal)
-    return _done(f"/drafters/{drafter}", "recalibration")
+    return done(f"/drafters/{drafter}", "recalibration")
 
 
 @router.post("/drafters/{drafter}/refresh-report")
@@ -171,7 +192,7 @@ async def refresh_report(request: Request, drafter: str) -> Response:
     visitor = await visitor_of(request)
     await checked_form(request, visitor)
     await get_report(request, drafter, visitor.principal, refresh=True)
-    return _done(f"/drafters/{drafter}", "report")
+    return done(f"/drafters/{drafter}", "report")
 
 
 @router.get("/events/{event}/acknowledge")
@@ -193,7 +214,7 @@ async def ask_acknowledge(request: Request, event: Number) -> Response:
         back=f"/drafters/{found.drafter}#events" if found.drafter else "/",
         asks_reason=False,
     )
-    return await _ask(request, visitor, question)
+    return await answer_question(request, visitor, question)
 
 
 @router.post("/events/{event}/acknowledge")
@@ -203,7 +224,7 @@ async def acknowledge(request: Request, event: Number) -> Response:
     await checked_form(request, visitor)
     await acknowledge_event(request, event, visitor.principal)
     found = await read(request, lambda connection: get_event(connection, event))
-    return _done(f"/drafters/{found.drafter}" if found.drafter else "/", "acknowledged")
+    return done(f"/drafters/{found.drafter}" if found.drafter else "/", "acknowledged")
 
 
 def _published(
@@ -228,7 +249,8 @@ def _published(
     )
 
 
-async def _ask(request: Request, visitor: Visitor, question: Question) -> Response:
+async def answer_question(request: Request, visitor: Visitor, question: Question) -> Response:
+    """The page that asks."""
     return await answer_page(request, "confirm.html", visitor, question=question)
 
 
@@ -245,6 +267,6 @@ def _reason(form: dict[str, str]) -> Reason:
     return Reason(reason=given[:_LONGEST_REASON] or None)
 
 
-def _done(path: str, word: str) -> Response:
+def done(path: str, word: str) -> Response:
     """Back to a page, which says what was done; loading it again does nothing twice."""
     return RedirectResponse(f"{path}?done={word}", 303, headers={"Cache-Control": "no-store"})

@@ -15,6 +15,7 @@ from api.dashboard.formats import points, seconds_of
 from api.dashboard.history_charts import ErrorPoint, EvidencePoint
 from api.dashboard.report_document import ReportDocument, Segment
 from api.dashboard.report_shelf import ReportShelf, ReportSummary
+from api.dashboard.silence_queries import Silences, load_silences
 from api.dashboard.statuses import Findings, Status, headline, sentences, status_of
 from api.schemas import EngineView
 from api.views import drafter_body, engine_view
@@ -108,6 +109,7 @@ class DrafterPage:
     older_revisions: int | None
     engines: list[EngineView]
     events: list[events.Event]
+    silences: Silences
     jobs: list[jobs.Job]
 
     @property
@@ -128,6 +130,7 @@ def load_drafter(
     *,
     now: float,
     silent_after: float,
+    stale_after: float,
     revisions_before: int | None = None,
 ) -> DrafterPage:
     """The page of one drafter.
@@ -138,6 +141,7 @@ def load_drafter(
         name: the drafter.
         now: seconds since the epoch.
         silent_after: age of the last poll from which an engine counts as silent.
+        stale_after: age of the newest telemetry from which a drafter counts as stale.
         revisions_before: only revisions with smaller numbers.
 
     Raises:
@@ -159,6 +163,7 @@ def load_drafter(
         telemetry=TelemetryMark(counters.rows, counters.rejected, counters.last_received_at),
         champion=state.aliases.champion,
         now=now,
+        stale_after=stale_after,
     )
     champion = revisions.get_revision(connection, name, state.aliases.champion)
     listed = revisions.list_revisions(connection, name, before=revisions_before, limit=_REVISIONS)
@@ -177,11 +182,12 @@ def load_drafter(
         segments=_segments(report, drift),
         tests=sorted(drift.tests, key=lambda test: -test.share) if drift else [],
         errors=_errors(connection, shelf, heads, drift),
-        evidence=_evidence(drift),
+        evidence=[EvidencePoint(*point) for point in drift.evidence] if drift else [],
         revisions=[_revision(revision, state) for revision in listed],
         older_revisions=_older(listed),
         engines=_engines(connection, state, now, silent_after),
         events=events.list_events(connection, drafter=name, limit=_EVENTS),
+        silences=load_silences(connection).about(name),
         jobs=jobs.list_jobs(connection, drafter=name, limit=_JOBS),
     )
 
@@ -289,21 +295,6 @@ def _error(summary: ReportSummary, error: float) -> ErrorPoint:
     return ErrorPoint(
         summary.created_at, error, summary.error_low, summary.error_high, summary.revision
     )
-
-
-def _evidence(drift: DriftDocument | None) -> list[EvidencePoint]:
-    """Evidence over rows under the present champion: rows start anew with every publication."""
-    if drift is None:
-        return []
-    found: list[EvidencePoint] = []
-    for point in drift.history:
-        if point.evidence_log10_max is None:
-            continue
-        if found and point.rows < found[-1].rows:
-            found.clear()
-        found.append(EvidencePoint(point.rows, point.evidence_log10_max))
-    # A new champion has fewer rows than the last point of the one before.
-    return found if not found or found[-1].rows <= drift.rows else []
 
 
 def _revision(revision: revisions.Revision, state: DrafterState) -> RevisionRow:

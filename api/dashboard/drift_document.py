@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from calib.segment_tags import segment_name
+
 __all__ = [
     "ChangePoint",
     "DriftDocument",
@@ -67,9 +69,7 @@ class DriftTest(msgspec.Struct, frozen=True):
     @property
     def segment_name(self) -> str | None:
         """Tags of its segment, such as ``domain=chat``."""
-        if self.segment is None:
-            return None
-        return ", ".join(f"{name}={value}" for name, value in sorted(self.segment.items()))
+        return None if self.segment is None else segment_name(self.segment)
 
     @property
     def share(self) -> float:
@@ -199,6 +199,22 @@ class DriftDocument(msgspec.Struct, frozen=True):
         tests = [test for test in self.tests if test.position is not None and not test.segment]
         loudest = max(tests, key=lambda test: test.share, default=None)
         return loudest.position if loudest is not None and loudest.share > 0.0 else None
+
+    @property
+    def evidence(self) -> list[tuple[int, float]]:
+        """Rows and strongest evidence (log10) under the present champion, in order.
+
+        Rows start anew with every publication; evidence of the champion before does not count.
+        """
+        found: list[tuple[int, float]] = []
+        for point in self.history:
+            if point.evidence_log10_max is None:
+                continue
+            if found and point.rows < found[-1][0]:
+                found.clear()
+            found.append((point.rows, point.evidence_log10_max))
+        # A new champion has fewer rows than the last point of the one before.
+        return found if not found or found[-1][0] <= self.rows else []
 
     @property
     def holds(self) -> list[Quality]:

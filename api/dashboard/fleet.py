@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from markupsafe import Markup
 from sqlalchemy import Connection
 
 from api.dashboard import fleet_queries
@@ -16,7 +15,9 @@ from api.dashboard.drift_document import DriftDocument, read_drift
 from api.dashboard.fleet_queries import EngineCounts, OpenEvents, TelemetryMark
 from api.dashboard.history_charts import sparkline
 from api.dashboard.report_shelf import ReportShelf, ReportSummary
+from api.dashboard.silence_queries import Silences, load_silences
 from api.dashboard.statuses import STATUSES, Findings, Status, headline, status_of
+from monitoring.reports.markup import Markup
 from monitoring.store.drafter_rows import DrafterState, all_states
 from monitoring.store.events import SEVERITIES, Event, list_events
 
@@ -79,11 +80,9 @@ class FleetRow:
     @property
     def spark(self) -> Markup | None:
         """Evidence over time as a small line; None without a history."""
-        if self.drift is None or len(self.drift.history) < 2:
+        known = [] if self.drift is None else [log10 for _, log10 in self.drift.evidence]
+        if self.drift is None or len(known) < 2:
             return None
-        known = [
-            p.evidence_log10_max for p in self.drift.history if p.evidence_log10_max is not None
-        ]
         step = -(-len(known) // _SPARK_POINTS) or 1
         act = self.drift.threshold_log10("act")
         label = "Evidence of drift over rows" + ("" if act is None else ", dashed: act level")
@@ -177,6 +176,7 @@ class FleetPage:
         counts: drafters by status word, of all registered.
         engines: engines of the whole fleet.
         events: newest events that nobody has seen.
+        silences: what is not told at present.
     """
 
     query: FleetQuery
@@ -187,6 +187,7 @@ class FleetPage:
     counts: Mapping[str, int]
     engines: EngineCounts
     events: list[Event]
+    silences: Silences
 
     @property
     def summary(self) -> str:
@@ -207,6 +208,7 @@ def load_fleet(
     *,
     now: float,
     silent_after: float,
+    stale_after: float,
 ) -> FleetPage:
     """The page of this query.
 
@@ -216,9 +218,10 @@ def load_fleet(
         query: what part of the fleet.
         now: seconds since the epoch.
         silent_after: age of the last poll from which an engine counts as silent.
+        stale_after: age of the newest telemetry from which a drafter counts as stale.
     """
     engines = fleet_queries.engine_counts(connection, now=now, silent_after=silent_after)
-    rows = _rows(connection, shelf, engines, now)
+    rows = _rows(connection, shelf, engines, now, stale_after)
     matched = [row for row in rows if query.matches(row)]
     key, largest_first = SORTS[query.sort]
     matched.sort(key=lambda row: row.name)
@@ -238,11 +241,16 @@ def load_fleet(
             list_events(connection, state="open", limit=_MOST_EVENTS),
             key=lambda event: -SEVERITIES.index(event.severity),
         ),
+        silences=load_silences(connection),
     )
 
 
 def _rows(
-    connection: Connection, shelf: ReportShelf, engines: Mapping[str, EngineCounts], now: float
+    connection: Connection,
+    shelf: ReportShelf,
+    engines: Mapping[str, EngineCounts],
+    now: float,
+    stale_after: float,
 ) -> list[FleetRow]:
     marks = fleet_queries.telemetry_marks(connection)
     events = fleet_queries.open_events(connection)
@@ -259,6 +267,7 @@ def _rows(
             telemetry=marks.get(name, TelemetryMark()),
             champion=state.aliases.champion,
             now=now,
+            stale_after=stale_after,
         )
         found.append(
             FleetRow(

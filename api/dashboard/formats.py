@@ -5,9 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from markupsafe import Markup
-
-from api.dashboard.svg import element
+from monitoring.reports.markup import Markup, element, joined
 
 __all__ = [
     "ago",
@@ -76,7 +74,7 @@ def evidence(log10: float | None) -> Markup:
         return Markup(_DASH)
     if log10 < 3.0:
         return Markup(f"{10.0**log10:.3g}" if log10 > -3 else "0")
-    return Markup("10") + element("sup", f"{log10:.1f}".removesuffix(".0"))
+    return joined(["10", element("sup", f"{log10:.1f}".removesuffix(".0"))])
 
 
 def power_of_ten(log10: float) -> str:

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
-from markupsafe import Markup
-
 from api.dashboard.formats import power_of_ten
-from api.dashboard.svg import LinearScale, drawing, element, path_data, ticks
+from monitoring.reports.markup import Markup, element, joined
+from monitoring.reports.svg import LinearScale, drawing, path_data, ticks
 
 __all__ = [
     "HEIGHT",
@@ -95,7 +94,7 @@ def error_chart(points: Sequence[ErrorPoint], *, label: str) -> Markup:
     lower = [(x(p), y(p.low or 0.0)) for p in reversed(bounded)]
     band = element("path", class_="band", d=path_data([*upper, *lower], closed=True))
     dots = [
-        element("circle", _error_title(p), class_="point calibrated", cx=x(p), cy=y(p.value), r=2.5)
+        element("circle", _error_title(p), class_="point served", cx=x(p), cy=y(p.value), r=2.5)
         for p in points
     ]
     parts = [
@@ -104,7 +103,7 @@ def error_chart(points: Sequence[ErrorPoint], *, label: str) -> Markup:
         *(_row_axis(axis) if by_rows else _time_axis(axis)),
         *_promotions(points, x),
         band if len(bounded) > 1 else _intervals(bounded, x, y),
-        element("path", class_="line calibrated", d=path_data((x(p), y(p.value)) for p in points)),
+        element("path", class_="line served", d=path_data((x(p), y(p.value)) for p in points)),
         *dots,
     ]
     return drawing(WIDTH, HEIGHT, *parts, label=label, class_="chart wide")
@@ -130,22 +129,7 @@ def evidence_chart(
     reached = [p.log10 for p in points] + [level for level in (warn, act) if level is not None]
     y = LinearScale(low, max(reached) + 0.6, BOTTOM, TOP)
     powers = [int(power) for power in ticks(low, y.high, 5) if float(power).is_integer()]
-    # The names stand above and below, so that near levels do not hide each other's.
-    levels = [
-        element(
-            "g",
-            element("path", class_=f"level {name}", d=path_data([(LEFT, y(at)), (RIGHT, y(at))])),
-            element(
-                "text",
-                f"{name} {power_of_ten(at)}",
-                class_=f"level {name}",
-                x=LEFT + 6,
-                y=y(at) + shift,
-            ),
-        )
-        for name, at, shift in (("warn", warn, 13.0), ("act", act, -4.0))
-        if at is not None
-    ]
+    levels = _levels([("act", act), ("warn", warn)], y)
     parts = [
         _axis_name("evidence", x=4.0, y=12.0),
         *_y_grid([(y(power), _power(power)) for power in powers]),
@@ -159,6 +143,27 @@ def evidence_chart(
         ),
     ]
     return drawing(WIDTH, HEIGHT, *parts, label=label, class_="chart wide")
+
+
+def _levels(levels: Sequence[tuple[str, float | None]], y: LinearScale) -> list[Markup]:
+    """Lines of the act and the warn level, with their names.
+
+    Names stand above and below their lines, so that near levels do not hide each other's; where
+    the axis is too near, both stand above, one after the other.
+    """
+    known = {name: at for name, at in levels if at is not None}
+    found = []
+    for name, at in known.items():
+        x, place = LEFT + 6.0, y(at) - 4.0
+        if name == "warn" and y(at) + 16.0 <= BOTTOM:
+            place = y(at) + 13.0
+        elif name == "warn" and "act" in known:
+            x, place = LEFT + 84.0, y(known["act"]) - 4.0
+        text = f"{name} {power_of_ten(at)}"
+        line = path_data([(LEFT, y(at)), (RIGHT, y(at))])
+        found.append(element("path", class_=f"level {name}", d=line))
+        found.append(element("text", text, class_=f"level {name}", x=x, y=place))
+    return found
 
 
 def sparkline(values: Sequence[float], *, limit: float | None, label: str) -> Markup:
@@ -243,7 +248,7 @@ def _intervals(
         )
         for p in points
     ]
-    return Markup("").join(lines)
+    return joined(lines)
 
 
 def _error_title(point: ErrorPoint) -> Markup:
@@ -255,11 +260,9 @@ def _error_title(point: ErrorPoint) -> Markup:
 
 
 def _power(power: int) -> Markup:
-    return (
-        Markup("1")
-        if power == 0
-        else Markup("10") + element("tspan", f"{power}", class_="power", dy=-4.0)
-    )
+    if power == 0:
+        return Markup("1")
+    return joined(["10", element("tspan", f"{power}", class_="power", dy=-4.0)])
 
 
 def _moment(seconds: float, form: str) -> str:

@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -19,6 +18,7 @@ from api.dashboard import formats
 from api.dashboard.assets import asset_url
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from starlette.requests import Request
 
     from api.dashboard.session import Visitor
@@ -44,6 +44,8 @@ _SMALLEST_GZIP: Final = 2048
 @cache
 def environment() -> Environment:
     """The templates, with everything that they may call."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # 2 MiB, with the first page
+
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,

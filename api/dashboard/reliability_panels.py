@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from api.dashboard.formats import points, signed_points
-from api.dashboard.reliability_chart import reliability_panel
-from api.dashboard.report_document import Bin, PositionErrors, ReportDocument, View
+from api.dashboard.report_document import PositionErrors, ReportDocument, View
+from monitoring.reports.markup import Markup
+from monitoring.reports.reliability_chart import Bin, reliability_chart
 
 __all__ = ["Panel", "panels_of"]
 
@@ -52,7 +51,7 @@ def panels_of(report: ReportDocument | None, view: View) -> list[Panel]:
 def _panel(position: int, raw: PositionErrors, served: PositionErrors) -> Panel:
     differ = raw != served
     before, after = raw.bins, served.bins
-    svg = reliability_panel(before, after if differ else [], label=_label(position, raw, served))
+    svg = reliability_chart(before, after if differ else None, label=_label(position, raw, served))
     return Panel(position, svg, served, raw, differ)
 
 

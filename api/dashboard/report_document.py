@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
+from calib.segment_tags import segment_name
+from monitoring.reports.reliability_chart import Bin, StoredBin, filled_bins
+
 __all__ = [
-    "Bin",
     "Block",
     "Evaluation",
     "PositionErrors",
@@ -22,35 +23,17 @@ __all__ = [
 View = Literal["survival", "conditional"]
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """One bin that holds rows.
-
-    Attributes:
-        lower: its lower edge.
-        upper: its upper edge.
-        mean_prediction: of its rows.
-        mean_label: share of its rows that were accepted.
-        low: of the 95 % interval of that share.
-        high: of that interval.
-        count: rows.
-    """
-
-    lower: float
-    upper: float
-    mean_prediction: float
-    mean_label: float
-    low: float
-    high: float
-    count: int
-
-
 class _StoredBin(msgspec.Struct, frozen=True):
     count: int = 0
     mean_prediction: float | None = None
     mean_label: float | None = None
     mean_label_low: float | None = None
     mean_label_high: float | None = None
+
+    @property
+    def cells(self) -> StoredBin:
+        ends = (self.mean_label_low, self.mean_label_high)
+        return (self.count, self.mean_prediction, self.mean_label, *ends)
 
 
 class PositionErrors(msgspec.Struct, frozen=True):
@@ -73,24 +56,12 @@ class PositionErrors(msgspec.Struct, frozen=True):
     @property
     def bins(self) -> list[Bin]:
         """The bins with rows, in order of prediction."""
-        width = 1.0 / max(1, len(self.stored_bins))
-        found = []
-        for index, stored in enumerate(self.stored_bins):
-            if stored is None or stored.mean_prediction is None or stored.mean_label is None:
-                continue
-            low, high = stored.mean_label_low, stored.mean_label_high
-            found.append(
-                Bin(
-                    lower=index * width,
-                    upper=(index + 1) * width,
-                    mean_prediction=stored.mean_prediction,
-                    mean_label=stored.mean_label,
-                    low=stored.mean_label if low is None else low,
-                    high=stored.mean_label if high is None else high,
-                    count=stored.count,
-                )
-            )
-        return found
+        return filled_bins(
+            [
+                (None, None, None, None, None) if each is None else each.cells
+                for each in self.stored_bins
+            ]
+        )
 
     @property
     def gap(self) -> float | None:
@@ -157,7 +128,7 @@ class Segment(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """Its tags, such as ``domain=chat``."""
-        return ", ".join(f"{name}={value}" for name, value in sorted(self.tags.items()))
+        return segment_name(self.tags)
 
 
 class Evaluation(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from api.dashboard import actions, sign_in
+from api.dashboard import actions, sign_in, silence_actions
 from api.dashboard.assets import serve_asset
 from api.dashboard.drafter import DrafterPage, evidence_sentence, load_drafter
 from api.dashboard.fleet import FleetQuery, load_fleet
@@ -62,6 +62,7 @@ async def fleet(request: Request) -> Response:
             query,
             now=state.database.clock(),
             silent_after=state.settings.engine_silent_seconds,
+            stale_after=state.settings.telemetry_silent_seconds,
         )
 
     page = await read(request, work)
@@ -93,6 +94,7 @@ async def drafter(request: Request, drafter: str) -> Response:
             drafter,
             now=state.database.clock(),
             silent_after=state.settings.engine_silent_seconds,
+            stale_after=state.settings.telemetry_silent_seconds,
             revisions_before=int(before) if before.isdecimal() and len(before) < 10 else None,
         )
         head = page.report_head
@@ -197,6 +199,7 @@ async def asset(request: Request, name: str) -> Response:
 
 router.include_router(sign_in.router)
 router.include_router(actions.router)
+router.include_router(silence_actions.router)
 router.include_router(_pages)
 
 

@@ -11,7 +11,6 @@ from api.dashboard.formats import ago, plural, points, power_of_ten, seconds_of,
 from api.dashboard.report_shelf import ReportSummary
 
 __all__ = [
-    "STALE_SECONDS",
     "STATUSES",
     "Findings",
     "Status",
@@ -21,9 +20,6 @@ __all__ = [
     "sentences",
     "status_of",
 ]
-
-# Rows come every few seconds from a fleet at work; half an hour without is a silence.
-STALE_SECONDS: Final = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +65,7 @@ class Findings:
         telemetry: totals.
         champion: number of the champion.
         now: seconds since the epoch.
+        stale_after: age of the newest telemetry from which nothing is known anew.
     """
 
     drift: DriftDocument | None
@@ -77,6 +74,7 @@ class Findings:
     telemetry: TelemetryMark
     champion: int
     now: float
+    stale_after: float
 
     @property
     def silence(self) -> float | None:
@@ -84,13 +82,18 @@ class Findings:
         last = self.telemetry.last_received_at
         return None if last is None else max(0.0, self.now - last)
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether telemetry has stopped, by the service's own setting."""
+        return self.silence is not None and self.silence > self.stale_after
+
 
 def status_of(found: Findings) -> Status:
     """The most urgent status that holds."""
     word = found.drift.status if found.drift is not None else "collecting"
     if word in ("drift", "held", "warning"):
         return STATUSES[word]
-    if found.silence is not None and found.silence > STALE_SECONDS:
+    if found.is_stale:
         return STATUSES["stale"]
     return STATUSES["silent" if found.engines.silent else word]
 
@@ -105,7 +108,7 @@ def headline(found: Findings) -> str:
         return drift_sentence(drift.leading, drift.loudest_position)
     if found.telemetry.rows == 0:
         return "No telemetry has come yet."
-    if found.silence is not None and found.silence > STALE_SECONDS:
+    if found.silence is not None and found.is_stale:
         return f"No telemetry for {ago(found.silence)}."
     if found.report is not None and found.report.revision == found.champion:
         return report_sentence(found.report)
@@ -183,7 +186,9 @@ def drift_sentence(test: DriftTest, loudest: int | None = None) -> str:
     if test.change_point is not None and test.change_point.row is not None:
         since = f", since about {plural(test.change_point.row, 'row')} ago"
     where = drift_subject(test)
-    if test.position is None and test.segment is None and loudest is not None:
+    if test.quantity == "survival":
+        where += ", in survival"
+    elif test.position is None and test.segment is None and loudest is not None:
         where += f", most at position {loudest}"
     return f"{found} {where} ({proof}){since}."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -93,14 +94,10 @@ async def acknowledge_event(
 ) -> Response:
     """Say that somebody looks after it."""
 
-    def work(connection: Connection) -> EventView:
-        before = events.get_event(connection, event)
-        seen = events.acknowledge(connection, event, principal.name)
-        if before.state == "open":
-            _audit(connection, request, principal, "acknowledge", seen)
-        return event_view(seen)
+    def acknowledged(connection: Connection) -> events.Event:
+        return events.acknowledge(connection, event, principal.name)
 
-    return json_answer(await change(request, work))
+    return await _changed(request, principal, event, "acknowledge", acknowledged)
 
 
 @router.post(
@@ -119,14 +116,30 @@ async def resolve_event(
 ) -> Response:
     """Say that the cause is gone. If it is not, the next report of it opens a new event."""
 
-    def work(connection: Connection) -> EventView:
-        before = events.get_event(connection, event)
-        done = events.resolve_event(connection, event)
-        if before.state != "resolved":
-            _audit(connection, request, principal, "resolve", done)
-        return event_view(done)
+    def resolved(connection: Connection) -> events.Event:
+        return events.resolve_event(connection, event)
 
-    return json_answer(await change(request, work))
+    return await _changed(request, principal, event, "resolve", resolved)
+
+
+async def _changed(
+    request: Request,
+    principal: Principal,
+    identifier: int,
+    action: str,
+    work: Callable[[Connection], events.Event],
+) -> Response:
+    """The event after ``work``; an audit row where its state is another one now."""
+
+    def audited(connection: Connection) -> EventView:
+        before = events.get_event(connection, identifier)
+        event = work(connection)
+        if event.state != before.state:
+            details, place = {"event": event.id}, request.state.request_id
+            audit.record(connection, principal.name, action, event.drafter, details, place)
+        return event_view(event)
+
+    return json_answer(await change(request, audited))
 
 
 def _page(
@@ -140,21 +153,4 @@ def _page(
     return EventPage(
         events=[event_view(event) for event in found],
         next_before=found[-1].id if len(found) == limit else None,
-    )
-
-
-def _audit(
-    connection: Connection,
-    request: Request,
-    principal: Principal,
-    action: str,
-    event: events.Event,
-) -> None:
-    audit.record(
-        connection,
-        principal.name,
-        action,
-        event.drafter,
-        {"event": event.id},
-        request.state.request_id,
     )

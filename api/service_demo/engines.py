@@ -155,10 +155,26 @@ class Engines:
             Counters over all engines: ``rows_accepted``, ``rows_rejected``, ``rows_duplicate``,
             ``batches`` and ``batch_retries``, and ``rows_lost``, those that were not delivered.
         """
-        total = 0
+        return self.await_stored(self.record(rows), progress, seconds=seconds)
+
+    def record(self, rows: Sequence[EngineRows]) -> int:
+        """Hand rows over to their engines' clients, without waiting; how many they took."""
+        taken = 0
         for part in rows:
             client = self._clients[part.engine]
-            total += sum(client.record_rows(step) for step in part.steps())
+            taken += sum(client.record_rows(step) for step in part.steps())
+        return taken
+
+    def await_stored(
+        self, total: int, progress: Callable[[int], object], *, seconds: float
+    ) -> dict[str, int]:
+        """Wait until so many rows in all, of every call, are stored; the counters of :meth:`send`.
+
+        Args:
+            total: rows handed over since the start.
+            progress: told the rows stored so far.
+            seconds: how long to wait for the service.
+        """
         ends = time.monotonic() + seconds
         while True:
             counted = self._counted()

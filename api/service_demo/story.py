@@ -25,6 +25,8 @@ _ARRIVED_SECONDS: Final = 30.0
 _WATCHED_SECONDS: Final = 60.0
 _HAND_MADE: Final = 1.25
 
+# The first champion needs most of the math rows to be better than identity beyond doubt.
+_SHIFT: Final = "--order domain=math,chat,code --baseline-rows 8000"
 _STS_MEDIA: Final = "application/vnd.sglang.dspark-sts+json"
 
 
@@ -273,7 +275,11 @@ class Story:
         )
 
     def _addresses(self) -> None:
-        self._teller.title("Look around")
+        command = words.command()
+        tracking = self._tracking
+        if tracking and tracking.startswith("mlflow "):
+            tracking = words.command("mlflow") + tracking.removeprefix("mlflow")
+        self._teller.title("Look around", "in a browser, or in a second terminal")
         shown = f"{self._url}{self._path}"
         query = f"temperatures?gamma={self._key.gamma}"
         self._teller.show(
@@ -287,10 +293,12 @@ class Story:
                 ("report", f"{shown}/report?format=html"),
                 ("engines", f"{shown}/engines"),
                 ("events", f"{self._url}/v1/events"),
-                *([("MLflow runs", self._tracking)] if self._tracking else []),
-                ("roll back", f"dspark-calib rollback {self._drafter} --url {self._url}"),
+                *([("MLflow runs", tracking)] if tracking else []),
+                ("roll back", f"{command} rollback {self._drafter} --url {self._url}"),
             ]
         )
+        self._teller.title("See drift arrive", "one minute; the dashboard shows it without reload")
+        self._teller.show([("replay", f"{command} replay {_SHIFT} --into {self._url}")])
 
     def _temperatures(self, tag: str | None = None) -> Any:
         parameters = {"gamma": str(self._key.gamma), "key": self._key.digest}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from api.service_demo.engines import Arrival
@@ -10,12 +13,22 @@ from api.service_demo.engines import Arrival
 __all__ = [
     "arrival_sentence",
     "carries_promotion",
+    "command",
     "drift_sentences",
     "evidence_sentences",
     "milliseconds",
     "numbers",
     "promotion_sentence",
 ]
+
+
+def command(program: str = "dspark-calib") -> str:
+    """How a person starts it: by name where the shell finds it, else by the path beside Python."""
+    beside = Path(sys.executable).with_name(program)
+    if shutil.which(program) is not None or not beside.is_file():
+        return program
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
 
 
 def milliseconds(seconds: float) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from calib.segment_tags import segment_name
 from monitoring.published_document import iso_time
 from monitoring.store.alert_outbox import Notice
 
@@ -174,7 +175,7 @@ def _where(details: Mapping[str, Any]) -> str | None:
     if isinstance(position, int) and not isinstance(position, bool):
         parts.append(f"position {position}")
     if isinstance(segment, Mapping) and segment:
-        parts.append("segment " + ", ".join(f"{key}={value}" for key, value in segment.items()))
+        parts.append(f"segment {segment_name(segment)}")
     elif isinstance(segment, str) and segment:
         parts.append(f"segment {segment}")
     if isinstance(monitor, str) and monitor:

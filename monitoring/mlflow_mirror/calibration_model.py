@@ -2,7 +2,7 @@
 
 It needs NumPy and MLflow, not this project: whoever loads a version gets calibrated confidences
 from raw logits, bit for bit those of :class:`calib.calibration.Calibration` (a test compares them).
-The numbers lie beside it in ``calibration.json``.
+The numbers lie beside it in ``calibration.json``: of all traffic, and of each segment by its name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = ["CalibrationModel"]
 
 FORMS = ("temperatures", "affine")
 QUANTITIES = ("conditional", "survival")
+_MOST_NAMES = 20  # of segments in a message
 
 
 class CalibrationModel(PythonModel):
@@ -42,11 +43,13 @@ class CalibrationModel(PythonModel):
             context: of MLflow; not used.
             model_input: raw logits, one column a position.
             params: ``quantity``: ``"conditional"`` (default) or ``"survival"``; ``form``:
-                ``"temperatures"`` (default) for σ(z / T), ``"affine"`` for σ(s z + b).
+                ``"temperatures"`` (default) for σ(z / T), ``"affine"`` for σ(s z + b);
+                ``segment``: name of the segment whose numbers are applied to all rows, such as
+                ``"domain=code, sampling_temperature=0"``; the pooled ones when empty.
 
         Raises:
-            ValueError: another quantity or form, another number of positions, or logits that are
-                not finite.
+            ValueError: another quantity, form or segment, another number of positions, or logits
+                that are not finite.
         """
         chosen = params or {}
         quantity = chosen.get("quantity", QUANTITIES[0])
@@ -58,22 +61,32 @@ class CalibrationModel(PythonModel):
             raise ValueError(f"logits: got shape {logits.shape}; give [n, {gamma}]")
         if not np.isfinite(logits).all():
             raise ValueError("logits: NaN or infinity among them; give the head's raw output")
-        conditional = _sigmoid(self._argument(logits, chosen.get("form", FORMS[0])))
+        numbers = self._of_segment(str(chosen.get("segment") or ""))
+        conditional = _sigmoid(_argument(numbers, logits, chosen.get("form", FORMS[0])))
         if quantity == "conditional":
             return conditional
         survival: NDArray[np.float32] = np.cumprod(conditional, axis=-1, dtype=np.float32)
         return survival
 
-    def _argument(self, logits: NDArray[np.float32], form: str) -> NDArray[np.float32]:
-        numbers = self._numbers
-        if form not in FORMS or (form == "affine" and numbers["slopes"] is None):
-            raise ValueError(f"form: got {form!r}; give 'temperatures', or 'affine' if published")
-        with np.errstate(over="ignore"):  # the argument may reach infinity: σ is 0 or 1
-            if form == "temperatures":
-                divided: NDArray[np.float32] = logits / np.float32(numbers["temperatures"])
-                return divided
-            scaled: NDArray[np.float32] = logits * np.float32(numbers["slopes"])
-            return scaled + np.float32(numbers["intercepts"])
+    def _of_segment(self, name: str) -> Any:
+        segments = self._numbers.get("segments") or {}
+        if not name:
+            return self._numbers
+        if name not in segments:
+            known = "; ".join(sorted(segments)[:_MOST_NAMES]) or "none: it has pooled numbers only"
+            raise ValueError(f"segment: got {name!r}; this version knows {known}")
+        return segments[name]
+
+
+def _argument(numbers: Any, logits: NDArray[np.float32], form: str) -> NDArray[np.float32]:
+    if form not in FORMS or (form == "affine" and numbers["slopes"] is None):
+        raise ValueError(f"form: got {form!r}; give 'temperatures', or 'affine' if published")
+    with np.errstate(over="ignore"):  # the argument may reach infinity: σ is 0 or 1
+        if form == "temperatures":
+            divided: NDArray[np.float32] = logits / np.float32(numbers["temperatures"])
+            return divided
+        scaled: NDArray[np.float32] = logits * np.float32(numbers["slopes"])
+        return scaled + np.float32(numbers["intercepts"])
 
 
 def _sigmoid(argument: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -84,12 +84,15 @@ def revision_identity(revision: Revision) -> str:
     return f"{revision.drafter}:{revision.number}:{revision.created_at!r}"
 
 
-def revision_content(drafter: Drafter, revision: Revision) -> Content:
+def revision_content(
+    drafter: Drafter, revision: Revision, *, started_at: float | None = None
+) -> Content:
     """The run of a revision: its numbers, its evidence, and what it was made from.
 
     Args:
         drafter: whose.
         revision: identity and hand-made numbers included.
+        started_at: when its fit began, seconds since the epoch; None where nothing was fitted.
     """
     calibration, provenance = revision.calibration, revision.provenance
     metrics = Metrics()
@@ -117,7 +120,7 @@ def revision_content(drafter: Drafter, revision: Revision) -> Content:
     return Content(
         identity=tags[RUN_TAG],
         name=f"revision {revision.number} ({calibration.method})",
-        started_at=revision.created_at,
+        started_at=min(started_at or revision.created_at, revision.created_at),
         at=revision.created_at,
         parameters=_parameters(drafter, revision),
         tags=_bounded(tags),

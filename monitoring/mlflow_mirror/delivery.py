@@ -28,6 +28,8 @@ from monitoring.published_document import render
 from monitoring.reports.html_report import html_report
 from monitoring.store.database import Database
 from monitoring.store.drafters import Drafter, get
+from monitoring.store.errors import NotFoundError
+from monitoring.store.jobs import get_job
 from monitoring.store.publications import get_publication
 from monitoring.store.reports import list_reports
 from monitoring.store.revisions import Revision, get_revision
@@ -161,7 +163,7 @@ class Delivery:
             again: write it also where the version is registered, which is the last step.
         """
         model = registered_model_name(drafter.name)
-        content = revision_content(drafter, revision)
+        content = revision_content(drafter, revision, started_at=self._fit_began(revision))
         run = self._server.run(experiment_name(drafter.name), content)
         if run is None:
             return None
@@ -185,7 +187,7 @@ class Delivery:
         }
         with tempfile.TemporaryDirectory(prefix="dspark-calib-") as folder:
             place = Path(folder, MODEL_FOLDER)
-            write_model(place, revision.calibration, about)
+            write_model(place, revision.calibration, about, segments=revision.segments)
             self._server.upload_folder(run, place, MODEL_FOLDER)
 
     def _write(self, content: Content) -> None:
@@ -194,6 +196,17 @@ class Delivery:
         if run is not None:
             self._server.log(run, content)
             self._server.finish(run, content)
+
+    def _fit_began(self, revision: Revision) -> float | None:
+        """When the job that made it began; None where there was none, or it is forgotten."""
+        job = revision.provenance.get("job")
+        if job is None:
+            return None
+        try:
+            with self._database.read() as connection:
+                return get_job(connection, str(job)).started_at
+        except NotFoundError:
+            return None
 
     def _read_revision(self, drafter: Drafter, number: int) -> Revision:
         with self._database.read() as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, filterwarnings
@@ -10,6 +11,7 @@ from warnings import catch_warnings, filterwarnings
 import numpy as np
 
 from calib.calibration import Calibration
+from calib.segment_tags import segment_name
 
 __all__ = ["write_model"]
 
@@ -17,13 +19,20 @@ _CODE = Path(__file__).with_name("calibration_model.py")
 _REQUIREMENTS = ["mlflow>=3.1", "numpy>=1.26"]
 
 
-def write_model(folder: Path, calibration: Calibration, metadata: dict[str, Any]) -> None:
+def write_model(
+    folder: Path,
+    calibration: Calibration,
+    metadata: dict[str, Any],
+    *,
+    segments: Mapping[str, Any] | None = None,
+) -> None:
     """Write the model of ``calibration``: its code, its numbers, its signature, two requirements.
 
     Args:
         folder: to be made.
-        calibration: pooled numbers; segments are not part of the model.
+        calibration: pooled numbers, applied unless a segment is asked for.
         metadata: shown with the model, as plain JSON.
+        segments: those that the revision carries (:mod:`monitoring.segment_match`), or None.
 
     Raises:
         OSError: the folder cannot be written.
@@ -36,9 +45,12 @@ def write_model(folder: Path, calibration: Calibration, metadata: dict[str, Any]
     parameters = [
         ParamSpec("quantity", "string", "conditional"),
         ParamSpec("form", "string", "temperatures"),
+        ParamSpec("segment", "string", ""),
     ]
     numbers = folder.parent / "calibration.json"
-    numbers.write_text(json.dumps(_numbers(calibration), allow_nan=False), encoding="utf-8")
+    numbers.write_text(
+        json.dumps(_numbers(calibration, segments), allow_nan=False), encoding="utf-8"
+    )
     signature = ModelSignature(Schema([logits]), Schema([logits]), ParamSchema(parameters))
     with catch_warnings():
         # It asks for an example of the input; the signature says it all.
@@ -53,11 +65,25 @@ def write_model(folder: Path, calibration: Calibration, metadata: dict[str, Any]
         )
 
 
-def _numbers(calibration: Calibration) -> dict[str, Any]:
+def _numbers(calibration: Calibration, segments: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "gamma": calibration.gamma,
         "temperatures": calibration.temperatures,
         "slopes": calibration.slopes,
         "intercepts": calibration.intercepts,
         "digest": calibration.digest,
+        "segments": {
+            segment_name(entry["tags"]): _of_segment(entry)
+            for entry in (segments or {}).get("segments", ())
+            if entry["tags"]
+        },
+    }
+
+
+def _of_segment(entry: Mapping[str, Any]) -> dict[str, Any]:
+    affine = entry["affine"] or {}
+    return {
+        "temperatures": entry["temperatures"],
+        "slopes": affine.get("slopes"),
+        "intercepts": affine.get("intercepts"),
     }

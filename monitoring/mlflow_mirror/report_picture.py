@@ -1,6 +1,7 @@
 """The picture beside a run: reliability per position from a stored report, for a glance in MLflow.
 
-Drawn from the report's JSON, since a stored report is all that a mirror has; the figures of
+Drawn from the report's JSON, since a stored report is all that a mirror has, with the bins and
+bands of its page (:mod:`monitoring.reports.reliability_chart`); the figures of
 :mod:`monitoring.reports.figures` are drawn from rows and say more.
 """
 
@@ -8,7 +9,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from monitoring.reports.document_node import Node
+from monitoring.reports.reliability_chart import FEW_ROWS, Bin, bins_of, runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,11 +22,10 @@ __all__ = ["report_picture"]
 _COLUMNS: Final = 4
 _SIDE: Final = 2.2  # inches
 _DPI: Final = 110
-_FEW_ROWS: Final = 30  # such bins say little: pale, and no line runs through them
 # Okabe and Ito: told apart by all colour vision; the markers differ as well.
-_SERIES: Final = (
-    ("raw", "raw", "#D55E00", "o", "--"),
-    ("calibrated", "calibrated", "#0072B2", "s", "-"),
+_SERIES: Final[tuple[tuple[str, str, str, Literal["-", "--"]], ...]] = (
+    ("raw", "#D55E00", "s", "--"),
+    ("calibrated", "#0072B2", "o", "-"),
 )
 
 
@@ -34,9 +37,10 @@ def report_picture(document: Mapping[str, Any]) -> bytes | None:
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-    evaluation = document.get("evaluation")
-    sides = {name: _positions(evaluation, name) for name, *_ in _SERIES}
+    overall = Node(document).at("evaluation", "overall")
+    sides = {name: list(overall.at(name, "survival", "positions")) for name, *_ in _SERIES}
     count = len(sides["calibrated"])
     if not count:
         return None
@@ -49,7 +53,11 @@ def report_picture(document: Mapping[str, Any]) -> bytes | None:
             axes.set_axis_off()
             continue
         _draw(axes, index, {name: found[index] for name, found in sides.items() if found})
-    panels[0].legend(fontsize=6, frameon=False, loc="upper left")
+    styles = [
+        Line2D([], [], label=name, color=colour, marker=marker, linestyle=line, markersize=3)
+        for name, colour, marker, line in _SERIES
+    ]
+    panels[0].legend(handles=styles, fontsize=6, frameon=False, loc="upper left")
     figure.supxlabel("predicted survival", fontsize=8)
     figure.supylabel("observed share of n ≥ k", fontsize=8)
     drawn = io.BytesIO()
@@ -57,21 +65,25 @@ def report_picture(document: Mapping[str, Any]) -> bytes | None:
     return drawn.getvalue()
 
 
-def _draw(axes: Axes, index: int, sides: Mapping[str, Mapping[str, Any]]) -> None:
+def _draw(axes: Axes, index: int, sides: Mapping[str, Node]) -> None:
     axes.plot([0, 1], [0, 1], color="#888888", linewidth=0.8)
-    for name, label, colour, marker, line in _SERIES:
-        bins = [b for b in sides.get(name, {}).get("bins") or () if b and b.get("count")]
+    served = bins_of(sides["calibrated"])
+    for run in runs(served):
+        low, high = [found.low for found in run], [found.high for found in run]
+        axes.fill_between(_predictions(run), low, high, color="#0072B2", alpha=0.2, linewidth=0)
+    for name, colour, marker, line in _SERIES:
+        bins = bins_of(sides[name]) if name in sides else []
         style: dict[str, Any] = {
             "color": colour,
             "marker": marker,
             "markersize": 3,
             "linewidth": 0.9,
         }
-        few = [b for b in bins if b["count"] < _FEW_ROWS]
+        few = [found for found in bins if found.count < FEW_ROWS]
         axes.plot(*_places(few), linestyle="none", alpha=0.3, **style)
-        many = [b for b in bins if b["count"] >= _FEW_ROWS]
-        axes.plot(*_places(many), linestyle=line, label=label, **style)
-    eces = [sides.get(name, {}).get("ece") for name, *_ in _SERIES]
+        for run in runs(bins):
+            axes.plot(*_places(run), linestyle=line, **style)
+    eces = [sides[name].at("ece").number if name in sides else None for name, *_ in _SERIES]
     shown = " → ".join("–" if ece is None else f"{100.0 * ece:.1f}" for ece in eces)
     axes.set_title(f"position {index + 1}: ECE {shown}", fontsize=7)
     axes.set_xlim(0, 1)
@@ -79,12 +91,9 @@ def _draw(axes: Axes, index: int, sides: Mapping[str, Mapping[str, Any]]) -> Non
     axes.tick_params(labelsize=6)
 
 
-def _places(bins: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
-    return [b["mean_prediction"] for b in bins], [b["mean_label"] for b in bins]
+def _predictions(bins: Sequence[Bin]) -> list[float]:
+    return [found.mean_prediction for found in bins]
 
 
-def _positions(evaluation: Any, side: str) -> Sequence[Mapping[str, Any]]:
-    found: Any = evaluation
-    for name in ("overall", side, "survival", "positions"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, list) else ()
+def _places(bins: Sequence[Bin]) -> tuple[list[float], list[float]]:
+    return _predictions(bins), [found.mean_label for found in bins]

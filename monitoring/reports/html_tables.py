@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from calib.segment_tags import segment_name
 from monitoring.reports.document_node import Node
 from monitoring.reports.markup import Markup, element, joined
 from monitoring.reports.shown_numbers import (
@@ -216,7 +217,7 @@ def _regret(entry: Node, name: str) -> Markup:
 
 
 def _tags(segment: Node) -> str:
-    return ", ".join(f"{name}={value.text}" for name, value in segment.at("tags").items()) or "all"
+    return segment_name({name: value.text for name, value in segment.at("tags").items()}) or "all"
 
 
 def excluded_table(document: Node) -> Markup | None:

@@ -1,14 +1,16 @@
 """One position's reliability as SVG: predicted against observed, before and after recalibration.
 
 In the manner of Figure 6 of the paper: the diagonal of a perfect model, one point a bin, the 95 %
-intervals of what is served as a band, and below it how the predictions are spread. Raw confidence
-has open squares on a dashed line, served confidence filled circles on a solid one, so that nothing
-is lost without colour.
+intervals of what is served as a band, and below it how the predictions are spread. What is served
+has filled circles on a solid line, raw confidence behind it open squares on a dashed one, so that
+nothing is lost without colour.
+
+Reports, the dashboard and the picture that goes to MLflow draw the same bins, bands and runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -17,7 +19,7 @@ from monitoring.reports.document_node import Node
 from monitoring.reports.markup import Markup, element
 from monitoring.reports.svg import LinearScale, drawing, path_data, text_mark
 
-__all__ = ["FEW_ROWS", "Bin", "bins_of", "reliability_chart"]
+__all__ = ["FEW_ROWS", "Bin", "StoredBin", "bins_of", "filled_bins", "reliability_chart", "runs"]
 
 # Bins of fewer rows say little: pale points, and neither line nor band runs through them.
 FEW_ROWS: Final = 30
@@ -32,6 +34,9 @@ _BASE: Final = _TOP + _SIDE + _BETWEEN + _STRIP
 _HEIGHT: Final = _BASE + 14.0
 _X: Final = LinearScale(0.0, 1.0, _LEFT, _LEFT + _SIDE)
 _Y: Final = LinearScale(0.0, 1.0, _TOP + _SIDE, _TOP)
+
+# Centre, class and title of a point to its markup.
+_Marker = Callable[[float, float, str, Markup], Markup]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +62,20 @@ class Bin:
     count: int
 
 
-def bins_of(position: Node) -> list[Bin]:
-    """The bins with rows of one position's metrics, in order of prediction."""
-    bins = list(position.at("bins"))
+StoredBin = tuple[float | None, float | None, float | None, float | None, float | None]
+"""Rows, mean prediction, mean label, and the ends of its interval, as a report has them."""
+
+
+def filled_bins(stored: Sequence[StoredBin]) -> list[Bin]:
+    """The bins with rows, in order of prediction; equal widths over [0, 1]."""
     found = []
-    for index, entry in enumerate(bins):
-        predicted, label = entry.at("mean_prediction").number, entry.at("mean_label").number
-        rows = entry.at("count").number
-        if predicted is None or label is None or not rows:
+    for index, (rows, predicted, label, low, high) in enumerate(stored):
+        if not rows or predicted is None or label is None:
             continue
-        low, high = entry.at("mean_label_low").number, entry.at("mean_label_high").number
         found.append(
             Bin(
-                lower=index / len(bins),
-                upper=(index + 1) / len(bins),
+                lower=index / len(stored),
+                upper=(index + 1) / len(stored),
                 mean_prediction=predicted,
                 mean_label=label,
                 low=label if low is None else low,
@@ -79,6 +84,19 @@ def bins_of(position: Node) -> list[Bin]:
             )
         )
     return found
+
+
+def bins_of(position: Node) -> list[Bin]:
+    """The bins with rows of one position's metrics, in order of prediction."""
+    names = ("count", "mean_prediction", "mean_label", "mean_label_low", "mean_label_high")
+    cells = [[entry.at(name).number for name in names] for entry in position.at("bins")]
+    return filled_bins([(a, b, c, d, e) for a, b, c, d, e in cells])
+
+
+def runs(bins: Sequence[Bin]) -> list[list[Bin]]:
+    """Neighbours that hold enough rows: lines and bands run through these alone."""
+    grouped = groupby(bins, key=lambda found: found.count >= FEW_ROWS)
+    return [list(group) for many, group in grouped if many]
 
 
 def reliability_chart(raw: Sequence[Bin], served: Sequence[Bin] | None, *, label: str) -> Markup:
@@ -91,11 +109,15 @@ def reliability_chart(raw: Sequence[Bin], served: Sequence[Bin] | None, *, label
     """
     main = raw if served is None else served
     name = "raw" if served is None else "served"
-    parts = [*_grid(), *_band(main, name)]
-    if served is not None:
-        parts += _series(raw, "raw")
-    parts += [*_series(main, name), *_histogram(main, name, raw if served is not None else ())]
-    return drawing(_WIDTH, _HEIGHT, *parts, label=label, class_="reliability")
+    behind = () if served is None else raw
+    parts = [
+        *_grid(),
+        *_band(main, name),
+        *_series(behind, "raw", _square),
+        *_series(main, name, _circle),
+        *_histogram(main, name, behind),
+    ]
+    return drawing(_WIDTH, _HEIGHT, *parts, label=label, class_="chart reliability")
 
 
 def _grid() -> Iterator[Markup]:
@@ -108,14 +130,8 @@ def _grid() -> Iterator[Markup]:
     yield element("path", class_="diagonal", d=path_data([(_X(0), _Y(0)), (_X(1), _Y(1))]))
 
 
-def _runs(bins: Sequence[Bin]) -> list[list[Bin]]:
-    """Neighbouring bins that hold enough rows."""
-    grouped = groupby(bins, key=lambda found: found.count >= FEW_ROWS)
-    return [list(group) for many, group in grouped if many]
-
-
 def _band(bins: Sequence[Bin], name: str) -> Iterator[Markup]:
-    for run in _runs(bins):
+    for run in runs(bins):
         upper = [(_X(found.mean_prediction), _Y(found.high)) for found in run]
         lower = [(_X(found.mean_prediction), _Y(found.low)) for found in reversed(run)]
         if len(run) == 1:  # an area without width: an upright line instead
@@ -124,27 +140,28 @@ def _band(bins: Sequence[Bin], name: str) -> Iterator[Markup]:
             yield element("path", class_=f"band {name}", d=path_data([*upper, *lower], closed=True))
 
 
-def _series(bins: Sequence[Bin], name: str) -> Iterator[Markup]:
-    for run in _runs(bins):
+def _series(bins: Sequence[Bin], name: str, marker: _Marker) -> Iterator[Markup]:
+    for run in runs(bins):
         data = path_data((_X(found.mean_prediction), _Y(found.mean_label)) for found in run)
         yield element("path", class_=f"line {name}", d=data)
     for found in bins:
-        yield _point(found, name)
+        said = element(
+            "title",
+            f"{name}: predicted {found.mean_prediction:.3f}, observed {found.mean_label:.3f} "
+            f"[{found.low:.3f}, {found.high:.3f}], {found.count:,} rows",
+        )
+        class_ = f"point {name}" + ("" if found.count >= FEW_ROWS else " few")
+        yield marker(_X(found.mean_prediction), _Y(found.mean_label), class_, said)
 
 
-def _point(found: Bin, name: str) -> Markup:
-    said = element(
-        "title",
-        f"{name}: predicted {found.mean_prediction:.3f}, observed {found.mean_label:.3f} "
-        f"[{found.low:.3f}, {found.high:.3f}], {found.count:,} rows",
-    )
-    class_ = f"point {name}" + ("" if found.count >= FEW_ROWS else " few")
-    x, y = _X(found.mean_prediction), _Y(found.mean_label)
-    if name == "raw":
-        side = 5.0
-        corner = {"x": x - side / 2.0, "y": y - side / 2.0}
-        return element("rect", said, class_=class_, **corner, width=side, height=side)
+def _circle(x: float, y: float, class_: str, said: Markup) -> Markup:
     return element("circle", said, class_=class_, cx=x, cy=y, r=2.6)
+
+
+def _square(x: float, y: float, class_: str, said: Markup) -> Markup:
+    side = 5.0
+    corner = {"x": x - side / 2.0, "y": y - side / 2.0}
+    return element("rect", said, class_=class_, **corner, width=side, height=side)
 
 
 def _histogram(main: Sequence[Bin], name: str, behind: Sequence[Bin]) -> Iterator[Markup]:
@@ -153,8 +170,10 @@ def _histogram(main: Sequence[Bin], name: str, behind: Sequence[Bin]) -> Iterato
     scale = LinearScale(0.0, float(largest), _BASE, _BASE - _STRIP)
     for found in main:
         left, top = _X(found.lower) + 0.5, scale(found.count)
-        width = max(0.5, _X(found.upper) - left - 0.5)
-        yield element("rect", class_=f"bar {name}", x=left, y=top, width=width, height=_BASE - top)
+        place = {"x": left, "y": top, "width": max(0.5, _X(found.upper) - left - 0.5)}
+        said = f"{found.count:,} rows in [{found.lower:.2f}, {found.upper:.2f}]"
+        title = element("title", said)
+        yield element("rect", title, class_=f"bar {name}", **place, height=_BASE - top)
     for run in _neighbours(behind):
         corners = [(_X(run[0].lower), _BASE)]
         for found in run:

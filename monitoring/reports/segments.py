@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.records import AcceptanceRecords
+from calib.segment_tags import SegmentBuckets, segment_name
 
 __all__ = ["UNKNOWN", "SegmentRows", "segment_rows"]
 
@@ -21,8 +22,8 @@ OTHER = "other"
 
 # A table longer than this is not read; the rarest values share one line.
 MAXIMUM_VALUES = 12
-# Requests may each bring their own sampling temperature: beyond this many, round to tenths.
-MAXIMUM_TEMPERATURES = 8
+
+_BUCKETS = SegmentBuckets()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +40,8 @@ class SegmentRows:
 
     @property
     def name(self) -> str:
-        """Tags in words, as in ``domain=math, sampling_temperature=0.6``."""
-        return ", ".join(f"{column}={value}" for column, value in self.tags)
+        """Tags in words, as in ``domain=math, sampling_temperature=0.5-0.85``."""
+        return segment_name(dict(self.tags))
 
 
 def segment_rows(records: AcceptanceRecords) -> list[SegmentRows]:
@@ -76,13 +77,12 @@ def _domains(records: AcceptanceRecords) -> NDArray[np.object_]:
 
 
 def _sampling_temperatures(records: AcceptanceRecords) -> NDArray[np.object_]:
+    """Buckets of the loop and of served segments: a slice has one name everywhere."""
     if records.sampling_temperature is None:
         return np.zeros(0, dtype=object)
-    values = records.sampling_temperature.astype(np.float64)
-    many = len(np.unique(values[~np.isnan(values)])) > MAXIMUM_TEMPERATURES
-    rounded = np.round(values, 1 if many else 4)
-    texts = [UNKNOWN if np.isnan(value) else f"{value:g}" for value in rounded]
-    return _limited(np.array(texts, dtype=object))
+    labels = np.array([*_BUCKETS.labels("sampling_temperature"), UNKNOWN], dtype=object)
+    found = labels[_BUCKETS.numbers("sampling_temperature", records.sampling_temperature)]
+    return np.asarray(found, dtype=object)
 
 
 def _limited(values: NDArray[np.object_]) -> NDArray[np.object_]:
@@ -96,14 +96,10 @@ def _limited(values: NDArray[np.object_]) -> NDArray[np.object_]:
 
 
 def _ordered(values: NDArray[np.object_]) -> list[str]:
-    """Distinct values: numbers by size, texts by alphabet, "other" and "unknown" last."""
+    """Distinct values: numbers and buckets by size, texts by alphabet, "other", "unknown" last."""
+    order = {label: index for index, label in enumerate(_BUCKETS.labels("sampling_temperature"))}
 
-    def key(value: str) -> tuple[int, float, str]:
-        if value in (OTHER, UNKNOWN):
-            return 1, 0.0, value
-        try:
-            return 0, float(value), value
-        except ValueError:
-            return 0, 0.0, value
+    def key(value: str) -> tuple[int, int, str]:
+        return int(value in (OTHER, UNKNOWN)), order.get(value, 0), value
 
     return sorted(set(values.tolist()), key=key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
-from api.settings import load_settings
+from api.cli import app
+from api.settings import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, load_settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 # The keys of the Compose Specification that are used here.
@@ -113,3 +116,63 @@ def test_amtool_agrees() -> None:
         check=False,
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_environment_variables_are_settings(compose: dict[str, Any]) -> None:
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    given = set(re.findall(r"\b(DSPARK_CALIB_\w+)=", dockerfile))
+    for service in compose["services"].values():
+        given |= {name for name in service.get("environment", {}) if name.startswith("DSPARK")}
+    known = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    assert {"DSPARK_CALIB_DATABASE_URL", "DSPARK_CALIB_LOG_FORMAT"} <= given
+    assert given - known == {CONFIG_VARIABLE}
+
+
+def test_commands_are_commands_of_this_program(compose: dict[str, Any]) -> None:
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    assert 'ENTRYPOINT ["dspark-calib"]' in dockerfile
+    lines = [json.loads(text) for text in re.findall(r"^CMD (\[.*\])$", dockerfile, re.MULTILINE)]
+    for service in compose["services"].values():
+        command = service.get("command", [])
+        if service["image"] != "dspark-calib":
+            continue
+        script = (
+            re.findall(r"dspark-calib (.*?) >", command[0]) if "entrypoint" in service else None
+        )
+        lines += [command] if script is None else [line.split() for line in script]
+    assert len(lines) == 6
+    for words in lines:
+        command, rest = typer.main.get_command(app), list(words)
+        while rest and hasattr(command, "commands"):
+            command = command.commands[rest.pop(0)]
+        command.make_context("test", rest)  # raises where an option is unknown or wrong
+
+
+def test_the_image_copies_what_there_is_and_what_the_context_lets_through() -> None:
+    root = DEPLOY.parent
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    copied = re.findall(r"^COPY ((?!--from)[^\n]+) \S+$", dockerfile, re.MULTILINE)
+    sources = {source for line in copied for source in line.split()}
+    assert all((root / source).exists() for source in sources)
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").split()
+    assert {line[1:] for line in ignored if line.startswith("!")} == sources
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = re.findall(r"^ARG EXTRAS=(\S+)$", dockerfile, re.MULTILINE)[0].split(",")
+    assert set(extras) <= set(project["project"]["optional-dependencies"])
+    version = re.findall(r"^FROM python:(\d+\.\d+)-slim", dockerfile, re.MULTILINE)
+    assert version[0] == version[1]
+
+
+def test_grafana_finds_dashboard_and_prometheus(compose: dict[str, Any]) -> None:
+    folder = DEPLOY / "grafana" / "provisioning"
+    (provider,) = yaml.safe_load((folder / "dashboards" / "dspark-calib.yml").read_text())[
+        "providers"
+    ]
+    mounts = [volume.split(":") for volume in compose["services"]["grafana"]["volumes"]]
+    places = {inside: outside for outside, inside, *_ in mounts}
+    assert list((DEPLOY / places[provider["options"]["path"]]).glob("*.json"))
+    (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert source["url"] == "http://prometheus:9090"
+    assert "/etc/grafana/provisioning" in places

@@ -31,7 +31,13 @@ def drafter(database: Database) -> Database:
 def load(database: Database, **more: Any) -> DrafterPage:
     with database.read() as connection:
         return load_drafter(
-            connection, ReportShelf(), "a", now=database.clock(), silent_after=180.0, **more
+            connection,
+            ReportShelf(),
+            "a",
+            now=database.clock(),
+            silent_after=180.0,
+            stale_after=1800.0,
+            **more,
         )
 
 
@@ -41,7 +47,7 @@ def test_a_new_drafter_has_a_page(drafter: Database) -> None:
     assert [row.temperature for row in page.positions] == [1.0] * 7
     assert (page.errors, page.evidence, page.tests, page.segments, page.engines) == ([],) * 5
     with pytest.raises(NotFoundError), drafter.read() as connection:
-        load_drafter(connection, ReportShelf(), "b", now=0.0, silent_after=1.0)
+        load_drafter(connection, ReportShelf(), "b", now=0.0, silent_after=1.0, stale_after=1.0)
 
 
 def test_tests_stand_beside_their_positions_and_segments(drafter: Database) -> None:

@@ -31,6 +31,7 @@ def names(database: Database, **query: str) -> list[str]:
             FleetQuery.of(query),
             now=database.clock(),
             silent_after=180.0,
+            stale_after=1800.0,
         )
     return [row.name for row in page.rows]
 
@@ -66,6 +67,7 @@ def test_the_summary_counts_everything(fleet: Database) -> None:
             FleetQuery(text="loud"),
             now=fleet.clock(),
             silent_after=180.0,
+            stale_after=1800.0,
         )
     assert page.summary == "4 drafters: 1 drift, 1 warning, 1 silent engines, 1 calibrated"
     assert (page.total, page.matched, page.engines.total) == (4, 1, 4)

@@ -34,6 +34,16 @@ def test_evidence_is_drawn_on_a_logarithmic_scale() -> None:
     assert "warn 10⁵" in texts(svg)
 
 
+def test_names_of_levels_stand_beside_each_other_where_the_axis_is_near() -> None:
+    svg = evidence_chart(
+        [EvidencePoint(0, 0.0), EvidencePoint(9, 59.4)], warn=5.0, act=6.0, label=""
+    )
+    (act,) = shapes(svg, "text", "level act")
+    (warn,) = shapes(svg, "text", "level warn")
+    assert act.get("y") == warn.get("y") == "162"  # 182 − 160·6/60 − 4
+    assert (act.get("x"), warn.get("x")) == ("52", "130")
+
+
 def test_levels_that_nobody_set_are_left_out() -> None:
     svg = evidence_chart(
         [EvidencePoint(1, 0.0), EvidencePoint(2, 1.0)], warn=None, act=None, label=""
@@ -58,14 +68,14 @@ def test_errors_have_their_interval_and_mark_promotions() -> None:
 def test_what_came_at_once_is_drawn_over_rows() -> None:
     points = [ErrorPoint(5.0, 0.02, rows=rows) for rows in (0, 1000, 4000)]
     svg = error_chart(points, label="x")
-    circles = shapes(svg, "circle", "point calibrated")
+    circles = shapes(svg, "circle", "point served")
     assert [circle.get("cx") for circle in circles] == ["46", "171.5", "548"]
     assert {"rows", "2,000"} <= set(texts(svg))
 
 
 def test_one_moment_is_a_point() -> None:
     svg = error_chart([ErrorPoint(0.0, 0.0)], label="x")
-    (point,) = shapes(svg, "circle", "point calibrated")
+    (point,) = shapes(svg, "circle", "point served")
     assert (point.get("cx"), point.get("cy")) == ("297", "182")
 
 

@@ -19,6 +19,7 @@ from monitoring.store import drafters, events, tokens
 from monitoring.store.audit import list_audit
 from monitoring.store.database import Database
 from monitoring.store.revisions import aliases
+from monitoring.store.silences import list_silences
 from tests.api.dashboard import seeding
 from tests.service_process import ServiceProcess
 from tests.support.service import empty_database
@@ -66,7 +67,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         _, operator = tokens.create_token(connection, "operator", ["operate"])
         _, reader = tokens.create_token(connection, "reader", ["read:reports"])
     # Engines were seen just now and stay so, however long the module takes.
-    with ServiceProcess(url, engine_silent_seconds=600) as service:
+    with ServiceProcess(url, engine_silent_seconds=600, telemetry_silent_seconds=3600) as service:
         yield Site(service, database, operator, reader)
     database.close()
 
@@ -203,6 +204,25 @@ def test_an_event_is_acknowledged(page: Page, site: Site) -> None:
         assert events.get_event(connection, noted.id).state == "acknowledged"
 
 
+def test_alerts_are_silenced_and_told_again(page: Page, site: Site) -> None:
+    noted = seeding.raise_event(site.database, "Loud", drafter=DRAFTER)
+    page.goto(f"{site.url}{PATH}#events")
+    page.get_by_role("link", name="Silence alerts").click()
+    page.get_by_label("For how long").select_option("a day")
+    page.get_by_role("button", name="Silence").click()
+    expect(page).to_have_url(f"{site.url}{PATH}/silence")  # not without a reason
+    page.get_by_label("Reason").fill("weights change")
+    page.get_by_role("button", name="Silence").click()
+    event = page.locator("#events .event").filter(has_text="Loud").first
+    expect(event).to_contain_text("Nobody is told: weights change (ends in")
+    page.get_by_role("link", name="End the silence").first.click()
+    page.get_by_role("button", name="End the silence").click()
+    expect(page.locator("#events")).not_to_contain_text("Nobody is told")
+    with site.database.write() as connection:
+        assert list_silences(connection) == []
+        events.resolve_event(connection, noted.id)
+
+
 def test_news_arrive_without_loading_the_page_again(page: Page, site: Site) -> None:
     page.goto(f"{site.url}/drafters/drafter-001")
     page.evaluate("window.sameLoading = true")
@@ -245,7 +265,8 @@ def test_it_says_when_it_is_paused_or_out_of_touch(context: BrowserContext, site
     expect(live).to_contain_text("Disconnected: what you see is from")
     context.set_offline(False)
     with page.expect_response(site.url + "/"):
-        page.clock.run_for(60_000)
+        # The pause is 12 s after two failures; 15 s after it began a try is given up.
+        page.clock.run_for(12_500)
     expect(live).to_have_text("Live")
 
 
@@ -255,7 +276,7 @@ def test_it_says_when_it_is_paused_or_out_of_touch(context: BrowserContext, site
 )
 def test_no_barriers(page: Page, site: Site, scheme: Any, rules: Any) -> None:
     page.emulate_media(color_scheme=scheme)
-    paths = ["/?q=SmolLM2-135M-Instruct", PATH, f"{PATH}/revisions/1/promote"]
+    paths = ["/?q=SmolLM2-135M-Instruct", PATH, f"{PATH}/revisions/1/promote", f"{PATH}/silence"]
     faults = {}
     for path in paths:
         page.goto(site.url + path)
@@ -274,8 +295,31 @@ def test_it_can_be_used_by_keyboard(page: Page, site: Site) -> None:
     assert page.evaluate("document.activeElement.closest('main') !== null")
 
 
+def test_a_revision_is_promoted_by_keyboard_alone(page: Page, site: Site) -> None:
+    number = seeding.add_revision(site.database, DRAFTER, [1.3] * 7)
+    page.goto(site.url + PATH)
+    reach(page, f"promote-{number}")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Promote revision {number}?")
+    reach(page, "confirm")
+    page.keyboard.press("Enter")
+    expect(page.locator(".message")).to_contain_text("Published")
+    assert champion(site) == number
+
+
+def reach(page: Page, identifier: str) -> None:
+    """Press Tab until this element has the focus, and see that it shows."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == identifier:
+            outline = "getComputedStyle(document.activeElement).outlineStyle"
+            assert page.evaluate(outline) != "none"
+            return
+    raise AssertionError(f"{identifier} cannot be reached")
+
+
 def test_it_fits_a_phone_and_a_tablet(page: Page, site: Site) -> None:
-    for path in ("/", PATH, f"{PATH}/engines", f"{PATH}/revisions/1", f"{PATH}/recalibrate"):
+    for path in ("/", PATH, f"{PATH}/engines", f"{PATH}/revisions/1", f"{PATH}/silence"):
         page.goto(site.url + path)
         for width in (360, 940):
             page.set_viewport_size({"width": width, "height": 740})

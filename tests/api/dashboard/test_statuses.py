@@ -29,7 +29,7 @@ def findings(
     silence: float = 5.0,
 ) -> Findings:
     mark = TelemetryMark(rows, 0, NOW - silence if rows else None)
-    return Findings(document, report, engines or EngineCounts(3), mark, champion=1, now=NOW)
+    return Findings(document, report, engines or EngineCounts(3), mark, 1, NOW, 1800.0)
 
 
 SILENT = EngineCounts(on_champion=2, silent=1)

@@ -56,6 +56,7 @@ def test_a_person_promotes_what_held_out_rows_speak_for_and_says_so(tmp_path: Pa
         assert "engine-1 after" in first
         assert "3 engines on publication 2, 0 behind" in first
         assert f"{service.url}/docs" in first
+        assert f"--order domain=math,chat,code --baseline-rows 8000 --into {service.url}" in first
         again = told(service, telemetry)  # the same numbers again: refused, so by hand, and back
         assert "it was here before; publication 2 is served" in again
         assert "the fit serves the same numbers as revision 1" in again

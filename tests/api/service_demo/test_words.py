@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from api.service_demo.engines import Arrival
 from api.service_demo.words import (
     arrival_sentence,
     carries_promotion,
+    command,
     drift_sentences,
     evidence_sentences,
     milliseconds,
@@ -98,3 +101,19 @@ def test_what_the_loop_found_is_told_with_its_threshold() -> None:
     assert "off since 1,200 rows ago" in second
     calm = {**document, "status": "calibrated"}
     assert len(drift_sentences(calm)) == 1
+
+
+def test_a_program_that_the_shell_does_not_find_is_named_by_its_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    binaries = tmp_path / ".venv" / "bin"
+    binaries.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(binaries / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command() == "dspark-calib"  # nowhere at all
+    program = binaries / "dspark-calib"
+    program.touch(mode=0o755)
+    assert command() == ".venv/bin/dspark-calib"
+    monkeypatch.setenv("PATH", str(binaries))
+    assert command() == "dspark-calib"

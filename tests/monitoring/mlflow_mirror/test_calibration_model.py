@@ -19,12 +19,17 @@ OWN = Calibration(
     gamma=3, temperatures=(1.5, 2.0, 0.8), slopes=(0.8, 1.0, 1.2), intercepts=(0.1, 0.0, -0.3)
 )
 
+CODE = Calibration.from_temperatures([3.0, 0.5, 1.0], gamma=3)
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Any:
     from monitoring.mlflow_mirror.calibration_model import CalibrationModel
 
     numbers = {name: getattr(OWN, name) for name in ("gamma", "temperatures", "slopes")}
+    numbers["segments"] = {
+        "domain=code": {"temperatures": CODE.temperatures, "slopes": None, "intercepts": None}
+    }
     path = tmp_path / "calibration.json"
     path.write_text(json.dumps({**numbers, "intercepts": OWN.intercepts}))
     loaded = CalibrationModel()
@@ -44,6 +49,14 @@ def test_every_form_and_quantity_equals_the_library_bit_for_bit(model: Any) -> N
     np.testing.assert_array_equal(model.predict(None, logits), OWN.conditional(logits))
 
 
+def test_a_segment_has_numbers_of_its_own(model: Any) -> None:
+    logits = np.random.default_rng(8).normal(0.0, 3.0, (20, 3)).astype(np.float32)
+    found = model.predict(None, logits, {"segment": "domain=code"})
+    np.testing.assert_array_equal(found, CODE.conditional(logits))
+    pooled = model.predict(None, logits, {"segment": ""})
+    np.testing.assert_array_equal(pooled, OWN.conditional(logits))
+
+
 def test_what_it_cannot_use_is_refused_with_a_reason(model: Any) -> None:
     fine = np.zeros((1, 3), dtype=np.float32)
     for logits, params, reason in [
@@ -51,6 +64,8 @@ def test_what_it_cannot_use_is_refused_with_a_reason(model: Any) -> None:
         (fine + np.nan, None, "NaN or infinity"),
         (fine, {"quantity": "joint"}, "quantity"),
         (fine, {"form": "isotonic"}, "form"),
+        (fine, {"segment": "domain=law"}, "this version knows domain=code"),
+        (fine, {"segment": "domain=code", "form": "affine"}, "form"),
     ]:
         with pytest.raises(ValueError, match=reason):
             model.predict(None, logits, params)

@@ -55,6 +55,13 @@ def test_a_revision_says_what_it_is_and_what_it_was_made_from() -> None:
     assert content.dataset.source["window_digest"] == "d" * 64
 
 
+def test_a_run_lasts_as_long_as_its_fit() -> None:
+    made = revision()
+    for began, shown in ((made.created_at - 12.5, made.created_at - 12.5), (None, made.created_at)):
+        content = revision_content(DRAFTER, made, started_at=began)
+        assert (content.started_at, content.at) == (shown, made.created_at)
+
+
 def test_r77_null_errors_are_left_out_with_a_tag() -> None:
     held_out = {
         "positions": [{"ece": {"before": 0.1, "after": None}}, {"ece": None}, {}],

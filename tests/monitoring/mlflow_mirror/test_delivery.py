@@ -9,16 +9,19 @@ from typing import Any, cast
 
 import pytest
 
+from calib.calibration import Calibration
 from monitoring.mlflow_mirror.contents import Content
 from monitoring.mlflow_mirror.delivery import REPORT_FILE_SECONDS, Delivery
 from monitoring.mlflow_mirror.names import AliasNames
 from monitoring.mlflow_mirror.tracking_server import TrackingServer
 from monitoring.published_document import document_maker
+from monitoring.store import jobs
 from monitoring.store import tracking_outbox as outbox
 from monitoring.store.database import Database
 from monitoring.store.drafters import register
 from monitoring.store.errors import NotFoundError
 from monitoring.store.reports import put_report
+from monitoring.store.revisions import add_revision
 from monitoring.store.tracking_outbox import Entry
 from tests.monitoring.mlflow_mirror.test_report_numbers import report
 from tests.monitoring.store.store_fixtures import KEY
@@ -38,9 +41,11 @@ class StandIn:
     def __init__(self, *, deleted: bool = False) -> None:
         self.held = None if deleted else _Run()
         self.calls: list[tuple[str, Any]] = []
+        self.spans: list[tuple[float, float]] = []
 
     def run(self, experiment: str, content: Content) -> _Run | None:
         self.calls.append(("run", content.identity))
+        self.spans.append((content.started_at, content.at))
         return self.held
 
     def is_registered(self, model: str, identity: str) -> bool:
@@ -111,6 +116,26 @@ def test_a_publication_is_filed_as_served_and_moves_the_aliases_by_their_names(
     ]
     identity = server.calls[0][1]
     assert ("aliases", {"live": identity, "next": None, "last": None}) in server.calls
+
+
+def test_the_run_of_a_fit_begins_with_its_job(store: Database) -> None:
+    job = store.run(lambda c: jobs.enqueue(c, "code", "recalibration", {}, actor="tests"))
+    leased = store.run(lambda c: jobs.lease_next(c, store, "worker"))
+    assert leased is not None
+    calibration = Calibration.from_temperatures([1.5] * KEY.gamma, gamma=KEY.gamma, key=KEY)
+    for made_by in (job.id, "f" * 32):  # the second one is forgotten
+        provenance = {"kind": "recalibration", "job": made_by}
+        store.run(
+            lambda c, given=provenance: add_revision(
+                c, "code", calibration, actor="worker", provenance=given
+            )
+        )
+    server = StandIn()
+    delivered(store, server, [e for e in waiting(store) if e.kind == "revision"][-2:])
+    (began, ended), (same, at_once) = server.spans
+    assert began == leased.started_at
+    assert began < ended
+    assert same == at_once
 
 
 def test_large_files_of_reports_are_filed_once_an_hour_and_numbers_always(store: Database) -> None:

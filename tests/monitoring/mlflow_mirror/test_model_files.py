@@ -18,7 +18,9 @@ _PREDICT = """
 import sys
 import mlflow, numpy as np
 model = mlflow.pyfunc.load_model(sys.argv[1])
-np.save(sys.argv[3], model.predict(np.load(sys.argv[2])))
+logits = np.load(sys.argv[2])
+code = model.predict(logits, params={"segment": "domain=code, sampling_temperature=0"})
+np.save(sys.argv[3], np.stack([model.predict(logits), code]))
 ours = {"calib", "monitoring", "api", "torch"} & {name.partition(".")[0] for name in sys.modules}
 print(sorted(ours))
 """
@@ -28,7 +30,11 @@ print(sorted(ours))
 @pytest.mark.filterwarnings("default")  # MLflow's own
 def test_the_model_loads_elsewhere_and_calibrates_alike(tmp_path: Path) -> None:
     calibration = Calibration.from_temperatures([1.5, 2.0, 0.8], gamma=3)
-    write_model(tmp_path / "model", calibration, {"revision": 1})
+    tags = {"sampling_temperature": "0", "domain": "code"}
+    own = {"tags": tags, "temperatures": [3.0, 0.5, 1.0], "affine": None}
+    pool = {"tags": {}, "temperatures": [1.5, 2.0, 0.8], "affine": None}
+    segments = {"segments": [pool, own]}
+    write_model(tmp_path / "model", calibration, {"revision": 1}, segments=segments)
     requirements = (tmp_path / "model" / "requirements.txt").read_text().split()
     assert requirements == ["mlflow>=3.1", "numpy>=1.26"]
     logits = np.random.default_rng(3).normal(0.0, 3.0, (50, 3)).astype(np.float32)
@@ -44,4 +50,6 @@ def test_the_model_loads_elsewhere_and_calibrates_alike(tmp_path: Path) -> None:
         check=True,
     )
     assert answer.stdout.split("\n")[-2] == "[]"
-    np.testing.assert_array_equal(np.load(paths[2]), calibration.conditional(logits))
+    code = Calibration.from_temperatures([3.0, 0.5, 1.0], gamma=3)
+    expected = [calibration.conditional(logits), code.conditional(logits)]
+    np.testing.assert_array_equal(np.load(paths[2]), expected)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 
 from calib.records import AcceptanceRecords
+from monitoring.drift_streams import segment_names
 from monitoring.reports.segments import (
-    MAXIMUM_TEMPERATURES,
     MAXIMUM_VALUES,
     OTHER,
     UNKNOWN,
@@ -30,8 +30,8 @@ def test_slices_by_each_tag_and_by_both() -> None:
         "domain=code",
         "domain=math",
         "sampling_temperature=0",
-        "sampling_temperature=0.6",
-        "sampling_temperature=1",
+        "sampling_temperature=0.5-0.85",
+        "sampling_temperature=0.85-1.15",
     ]
     assert names[6] == "domain=chat, sampling_temperature=0"
     assert len(names) == 15
@@ -56,10 +56,16 @@ def test_a_tag_with_one_value_or_none_makes_no_slices() -> None:
     assert segment_rows(records(3, domain=["a"] * 3, sampling_temperature=[1.0] * 3)) == []
 
 
-def test_many_sampling_temperatures_are_rounded() -> None:
-    values = np.linspace(0.5, 0.8, MAXIMUM_TEMPERATURES + 5)
-    names = [segment.name for segment in segment_rows(records(13, sampling_temperature=values))]
-    assert names == [f"sampling_temperature={value}" for value in ("0.5", "0.6", "0.7", "0.8")]
+def test_sampling_temperatures_fall_into_the_buckets_of_the_loop() -> None:
+    values = [1.3, 0.0, 0.6, 0.85, 0.7, 1.0, 0.2]
+    segments = segment_rows(records(7, sampling_temperature=values))
+    buckets = ("0", "0-0.5", "0.5-0.85", "0.85-1.15", "over 1.15")
+    assert [segment.name for segment in segments] == [
+        f"sampling_temperature={bucket}" for bucket in buckets
+    ]
+    assert segments[2].rows.tolist() == [2, 3, 4]
+    tested = {name for name, _ in segment_names(records(7, sampling_temperature=values))[1]}
+    assert tested == {segment.name for segment in segments}
 
 
 def test_the_rarest_of_many_domains_share_a_slice() -> None:
