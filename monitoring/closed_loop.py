@@ -29,7 +29,7 @@ from calib.records import AcceptanceRecords
 from monitoring.drift_document import drift_document
 from monitoring.drift_monitor import fold
 from monitoring.ingest import records_of
-from monitoring.loop_actions import carry_out
+from monitoring.loop_actions import carry_out, forget_alarms
 from monitoring.loop_decisions import Alarm, Decision, Promote
 from monitoring.loop_regret import REPLAYED_ROWS, promotion_worth, theta_loss, with_worth
 from monitoring.loop_settings import LoopSettings
@@ -294,8 +294,10 @@ class ClosedLoop:
         try:
             return state_from_bytes(row.state), row.consumed_through, True
         except CalibrationError as error:
-            # Another release, or damage: evidence is lost, what was consumed stays consumed.
+            # Another release, or damage: evidence is lost, what was consumed stays consumed. What
+            # was open rests on that evidence: nothing could ever resolve it.
             _log.error("the state of %s begins anew: %s", drafter, error)
+            self._database.run(partial(forget_alarms, drafter=drafter))
             with self._database.read() as connection:
                 found = state_of(connection, drafter)
                 now = self._database.now(connection)

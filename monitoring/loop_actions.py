@@ -26,12 +26,12 @@ from monitoring.published_document import iso_time
 from monitoring.recalibration_options import FrozenBatches, RecalibrationOptions
 from monitoring.refit_schedule import fit_ordered
 from monitoring.store.drafter_rows import DrafterState
-from monitoring.store.events import open_event, resolve
+from monitoring.store.events import open_event, resolve, resolve_under
 from monitoring.store.jobs import enqueue
 from monitoring.store.publications import DocumentOf, publish
 from monitoring.store.revisions import set_challenger
 
-__all__ = ["ACTOR", "carry_out"]
+__all__ = ["ACTOR", "carry_out", "forget_alarms"]
 
 ACTOR: Final = "loop"
 
@@ -203,6 +203,12 @@ def _notice(
 def _refused(decision: Refuse, name: str) -> str:
     word = decision.refusal.replace("_", " ")
     return f"Revision {decision.challenger} of {name} is not promoted: {word}"
+
+
+def forget_alarms(connection: Connection, drafter: str) -> None:
+    """Resolve what the loop has opened: its evidence is lost, and opens anew what still holds."""
+    for kind in ("drift", "data_quality"):
+        resolve_under(connection, f"{kind}/{drafter}")
 
 
 def _key(drafter: str, key: str) -> str:

@@ -33,6 +33,7 @@ __all__ = [
     "open_event",
     "resolve",
     "resolve_event",
+    "resolve_under",
 ]
 
 Severity = Literal["info", "warning", "critical"]
@@ -182,10 +183,26 @@ def resolve(connection: Connection, dedup_key: str) -> Event | None:
     return event
 
 
+def resolve_under(connection: Connection, prefix: str) -> list[Event]:
+    """Every unresolved event whose key is ``prefix`` or begins with ``prefix/``, now resolved."""
+    columns = tables.events.c
+    query = select(columns.dedup_key).where(
+        columns.dedup_key.startswith(prefix, autoescape=True), columns.state != "resolved"
+    )
+    keys = [
+        key
+        for key in connection.execute(query).scalars()
+        if key == prefix or key.startswith(f"{prefix}/")
+    ]
+    found = [resolve(connection, key) for key in keys]
+    return [event for event in found if event is not None]
+
+
 def resolve_event(connection: Connection, identifier: int) -> Event:
     """The event, resolved by hand; one that is resolved already stays as it is.
 
-    A cause that still holds opens a new event when it is reported next.
+    Whoever was told of it is told that it is over. A cause that still holds opens a new event when
+    it is reported next.
 
     Raises:
         NotFoundError: no such event.
@@ -197,8 +214,11 @@ def resolve_event(connection: Connection, identifier: int) -> Event:
         .where(columns.id == clamped(identifier), columns.state != "resolved")
         .values(state="resolved", resolved_at=now, updated_at=now)
     )
-    connection.execute(statement)
-    return get_event(connection, identifier)
+    changed = connection.execute(statement).rowcount
+    event = get_event(connection, identifier)
+    if changed:
+        alert_outbox.note_resolved(connection, event)
+    return event
 
 
 def list_events(

@@ -14,7 +14,7 @@ from monitoring.monitor_state_bytes import state_from_bytes, state_to_bytes
 from monitoring.store import drafter_leases, monitor_states
 from monitoring.store.cost_tables import put_cost_table
 from monitoring.store.database import Database
-from monitoring.store.events import list_events
+from monitoring.store.events import list_events, open_event
 from monitoring.store.jobs import list_jobs
 from monitoring.store.publications import current_publication
 from monitoring.store.revisions import add_revision, aliases, set_challenger
@@ -205,12 +205,17 @@ def test_a_damaged_state_begins_anew_and_repeats_no_row(database: Database) -> N
             document=row.document,
         )
     )
+    for key in (f"drift/{DRAFTER}", f"data_quality/{DRAFTER}/silence", "drift/another"):
+        database.run(lambda c, key=key: open_event(c, "drift", "warning", key, dedup_key=key))
     held = read(database, drafter_leases.holder, DRAFTER)
     database.run(lambda connection: drafter_leases.release(connection, held))
     stored(database, rows(17, 300, first_step=400))
     assert looped(database, "two").turn(DRAFTER)
     state = state_from_bytes(read(database, monitor_states.load, DRAFTER).state)
     assert state.rows_total == 300
+    # Its evidence is gone: what it had opened could never be resolved.
+    left = read(database, list_events, state="open")
+    assert [event.title for event in left] == ["drift/another"]
 
 
 def _forget(database: Database) -> None:

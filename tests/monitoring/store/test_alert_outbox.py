@@ -73,6 +73,14 @@ def test_only_what_is_news_leaves_a_notice(database: Database) -> None:
     ]
 
 
+def test_whoever_was_told_hears_of_an_end_by_hand_too_and_once(database: Database) -> None:
+    with database.write() as connection:
+        event = report(connection)
+        assert events.resolve_event(connection, event.id).state == "resolved"
+        assert events.resolve_event(connection, event.id).state == "resolved"
+    assert notices(database) == [("opened", "warning"), ("resolved", "warning")]
+
+
 def test_receivers_get_what_is_severe_enough_and_its_end(database: Database) -> None:
     with database.write() as connection:
         report(connection, "info", "a")
