@@ -22,7 +22,6 @@ __all__ = [
     "CHUNK_ROWS",
     "HALF_RANGE",
     "LABEL_UNIT",
-    "LARGEST",
     "LOGIT_UNIT",
     "check_scale_exponent",
     "label_units",
@@ -36,7 +35,7 @@ LOGIT_UNIT = float(1 << 16)
 LABEL_UNIT = float(1 << FRACTION_BITS)
 CHUNK_ROWS = 1 << 15  # rows a pass: temporaries stay in cache, sums exact in fp64
 HALF_RANGE = 4.0  # of the squashed logit
-LARGEST = 65536.0  # |z| / scale above which sigma is 0 or 1 for every T that may be published
+_LARGEST = 65536.0  # |z| / scale above which sigma is 0 or 1 for every T that may be published
 _USUAL = (1.0 / 16.0, 16.0)  # mean |z| that scale 1 resolves as well as any other
 _EXPONENTS = 100  # keeps z / scale a normal fp32 number for all but absurd logits
 
@@ -74,12 +73,12 @@ def scaled_logits(logits: NDArray[np.floating], exponent: int) -> NDArray[np.flo
         if exponent:
             value = value * np.float32(2.0**-exponent)
     # Two reductions and no copy; NaN fails both comparisons.
-    if value.size == 0 or (value.max() <= LARGEST and value.min() >= -LARGEST):
+    if value.size == 0 or (value.max() <= _LARGEST and value.min() >= -_LARGEST):
         return value
     finite = np.isfinite(np.asarray(logits, dtype=np.float64))
     if not finite.all():
         raise RecordError("confidence_logits", float(logits[~finite][0]), "give finite fp32 logits")
-    return np.clip(value, -LARGEST, LARGEST)
+    return np.clip(value, -_LARGEST, _LARGEST)
 
 
 def squash_cells(scaled: NDArray[np.float32], cells: int) -> NDArray[np.intp]:
