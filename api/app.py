@@ -27,7 +27,7 @@ from api.publication_feed import PublicationFeed
 from api.readiness import Readiness
 from api.request_context import RequestContext
 from api.routes import routers
-from api.routes.temperatures import add_poll
+from api.routes.temperatures import PollFirst, describe_poll
 from monitoring.prometheus_metrics import ServiceMetrics
 from monitoring.store import tokens
 from monitoring.store.database import Database
@@ -67,7 +67,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         database: used and left open when given; else ``settings.database_url`` is opened when the
             application starts and closed when it ends.
     """
-    app = FastAPI(
+    app = PollFirst(
         title=_TITLE,
         version=release(),
         lifespan=_lifespan(settings, database),
@@ -88,7 +88,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     for router in routers():
         app.include_router(router)
     install_documentation_page(app)
-    add_poll(app)
+    describe_poll(app)
     install_openapi(app)
     return app
 

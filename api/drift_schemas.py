@@ -151,7 +151,7 @@ class DriftDocument(_Shown):
     rows: int = Field(description="since the champion was published")
     rows_total: int
     levels: dict[str, DriftLevel] = Field(description="`warn` and `act`")
-    dependence: RequestDependence | None = None
+    dependence: RequestDependence | None
     tests: list[DriftTest]
     history: list[HistoryPoint]
     data_quality: list[QualityMonitor]
@@ -193,6 +193,7 @@ def collecting_document(
             "tests": [],
             "history": [],
             "data_quality": [],
+            "dependence": None,
             "explanations": {
                 "psi": [],
                 "ks": [],

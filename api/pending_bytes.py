@@ -44,6 +44,11 @@ class PendingBytes:
         self._lock = threading.Lock()
 
     @property
+    def limit(self) -> int:
+        """Most bytes."""
+        return self._limit
+
+    @property
     def used(self) -> int:
         """Bytes held right now."""
         return self._used
@@ -91,8 +96,13 @@ class Reservation:
         """Reserve ``count`` more bytes.
 
         Raises:
-            QueueFullError: there is no room.
+            QueueFullError: there is no room now.
+            ProblemError: 413, there will never be: the batch alone is larger than the limit.
         """
+        limit = self._pending.limit
+        if self._size + count > limit:
+            detail = f"A batch may take at most {limit} bytes of memory, as sent and decompressed."
+            raise ProblemError("content-too-large", detail, limit_bytes=limit)
         self._pending.take(count)
         self._size += count
 

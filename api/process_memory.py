@@ -8,32 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from importlib.abc import MetaPathFinder
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-__all__ = ["MemoryReturn", "give_memory_back", "keep_pandas_out", "use_few_heaps"]
+from api.lean_imports import absent
+from api.worker_supervisor import child_command, child_environment
+from monitoring.store.migrate import is_current
+
+if TYPE_CHECKING:
+    from monitoring.store.database import Database
+
+__all__ = [
+    "MemoryReturn",
+    "give_memory_back",
+    "keep_pandas_out",
+    "upgrade_apart",
+    "use_few_heaps",
+]
 
 _ARENAS: Final = 2
 _M_ARENA_MAX: Final = -8  # of mallopt(3)
 _EVERY_SECONDS: Final = 10.0
 _WORTH_BYTES: Final = 2**20  # less leaves nothing behind that is worth a look through the heap
-
-
-class _NoPandas(MetaPathFinder):
-    """A finder for which pandas does not exist."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        """Nothing about any other module."""
-        del path, target
-        if name == "pandas":
-            raise ModuleNotFoundError("kept out of this process", name=name)
 
 
 def keep_pandas_out() -> bool:
@@ -42,15 +44,13 @@ def keep_pandas_out() -> bool:
     The first array that pyarrow makes imports pandas where it finds it, about 45 MB, only to ask
     whether the values are a pandas object. It asks once: told that there is none, it never tries
     again in this process, and everything but conversions to pandas works as before. A process that
-    has imported pandas by itself is left alone.
+    has imported pandas by itself is left alone. Call :func:`use_few_heaps` before: with its first
+    array Arrow reserves 4 MiB of the heap that it has by then.
     """
     if "pandas" in sys.modules:
         return False
-    sys.meta_path.insert(0, _NoPandas)
-    try:
+    with absent("pandas"):
         pa.array([0.0])
-    finally:
-        sys.meta_path.remove(_NoPandas)
     return True
 
 
@@ -63,6 +63,28 @@ def use_few_heaps() -> None:
     pa.set_memory_pool(pa.system_memory_pool())
     if (library := _c_library()) is not None:
         library.mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def upgrade_apart(database: Database) -> None:
+    """Create or change the tables, where they need it, in a process that ends with that.
+
+    Here Alembic and what it imports, 8 MiB, would stay for what is done once a release. A child
+    that fails says nothing: the caller's own attempt, which must follow, tells what is wrong.
+
+    Raises:
+        StoreError: the database cannot be read.
+    """
+    if is_current(database):
+        return
+    subprocess.run(
+        child_command("monitoring.store.migrate"),
+        input=database.url.encode() + b"\n",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=child_environment(),
+        process_group=0,
+        check=False,
+    )
 
 
 def give_memory_back() -> None:

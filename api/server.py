@@ -15,18 +15,22 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from api.lean_imports import absent  # before what it loads
+
+# isort: split
 import structlog
 import uvicorn
 
 from api.app import create_app, prepare
 from api.http_protocol import LimitedHttpProtocol
 from api.logs import configure_logs
-from api.process_memory import keep_pandas_out, use_few_heaps
+from api.process_memory import give_memory_back, keep_pandas_out, upgrade_apart, use_few_heaps
 from api.settings import load_settings
 from calib.errors import CalibrationError, ConfigurationError
+from monitoring.store.database import Database
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -110,17 +114,19 @@ def run(settings: Settings, *, on_signal: Callable[[], None] = lambda: None) -> 
         StoreError: the database cannot be used.
     """
     configure_logs(settings.log_level, settings.log_format)
-    keep_pandas_out()
     use_few_heaps()
+    keep_pandas_out()
     # The socket first: a second instance must not migrate the first one's tables.
     listener = listening_socket(settings.host, settings.port)
-    with listener:
-        database = prepare(settings)
+    # FastAPI asks of every model whether it is one of pydantic.v1, which loads it: 1.4 MiB.
+    with listener, absent("pydantic.v1"):
+        database = _prepared(settings)
         app = create_app(settings, database)
         # What was loaded stays loaded: without this a full collection goes through all of it while
         # polls wait, and once more at the end of the process.
         gc.collect()
         gc.freeze()
+        give_memory_back()
         server = _Server(_configuration(app, settings), app, settings.shutdown_seconds, on_signal)
         try:
             structlog.get_logger("api.server").info("listening", url=_url(listener))
@@ -128,6 +134,12 @@ def run(settings: Settings, *, on_signal: Callable[[], None] = lambda: None) -> 
         finally:
             database.close()
             server.finished()
+
+
+def _prepared(settings: Settings) -> Database:
+    with closing(Database.open(settings.database_url)) as database:
+        upgrade_apart(database)
+    return prepare(settings)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -11,6 +11,9 @@ import time
 from types import FrameType
 from typing import Final, NoReturn
 
+import api.lean_imports  # noqa: F401  before what it loads
+
+# isort: split
 import structlog
 import typer
 

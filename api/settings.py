@@ -153,6 +153,13 @@ class Settings(BaseSettings):
     drift_tolerance: float = Field(
         0.01, ge=0, lt=0.2, description="miscalibration that is not acted on, as a probability"
     )
+    drift_design_effect: float = Field(
+        1.0,
+        ge=1,
+        le=100,
+        description="what evidence of drift is divided by, on the log scale, because rows of a "
+        "request depend on each other; above 1 where few requests run side by side",
+    )
     refit_rows: int = Field(
         20_000, ge=1, description="rows after which an unasked refit is due, drift or not"
     )

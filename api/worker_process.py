@@ -120,6 +120,7 @@ def _loop_settings(settings: Settings) -> LoopSettings | None:
         act_threshold=settings.act_threshold,
         warn_threshold=settings.warn_threshold,
         tolerance=settings.drift_tolerance,
+        design_effect=settings.drift_design_effect,
         refit_rows=settings.refit_rows,
         refit_seconds=settings.refit_seconds,
         minimum_rows=settings.refit_minimum_rows,

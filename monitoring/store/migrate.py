@@ -1,7 +1,12 @@
-"""Bring the tables to the newest form, also when several processes start at once."""
+"""Bring the tables to the newest form, also when several processes start at once.
+
+``python -m monitoring.store.migrate`` does it for the address on standard input, for a process that
+will not keep Alembic.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,3 +86,7 @@ def _upgrade(connection: Connection) -> None:
         raise StoreError(
             f"the tables come from another release ({error})", "start that release or a newer one"
         ) from error
+
+
+if __name__ == "__main__":
+    upgrade(Database.open(sys.stdin.readline().strip()))

@@ -133,3 +133,13 @@ def test_a_slow_body_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
             return answer
 
     assert asyncio.run(story()).endswith(b"\r\n\r\n2")
+
+
+def test_connections_share_the_keys_of_their_attributes() -> None:
+    """Own attributes in the instance's dictionary would cost each connection 1 kB."""
+    config = uvicorn.Config(hello, http=LimitedHttpProtocol, ws="none", log_config=None)
+    loop = asyncio.new_event_loop()
+    protocol = LimitedHttpProtocol(config, uvicorn.Server(config).server_state, {}, loop)
+    loop.close()
+    assert len(vars(protocol)) <= 30
+    assert not set(LimitedHttpProtocol.__slots__) & set(vars(protocol))

@@ -389,3 +389,18 @@ def test_a_lone_sender_never_waits_for_others(sqlite_url: str) -> None:  # noqa:
 
     assert run(store, work, max_wait_ms=1000) < 3.0
     store.close()
+
+
+def test_a_large_body_does_not_keep_small_ones_waiting(
+    database: Database,  # noqa: F811
+) -> None:
+    ready = threading.Event()
+
+    async def story(queue: IngestQueue) -> bool:
+        large = asyncio.ensure_future(queue.prepare(ready.wait, 30.0, size=64 * MIB))
+        for _ in range(3):
+            assert await asyncio.wait_for(queue.prepare(len, b"abc", size=MIB), 10.0) == 3
+        ready.set()
+        return await large
+
+    assert run(database, story)

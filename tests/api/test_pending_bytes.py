@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from api.pending_bytes import PendingBytes, QueueFullError
+from api.problems import ProblemError
 
 
 def test_a_reservation_grows_shrinks_and_ends() -> None:
@@ -23,13 +24,26 @@ def test_a_reservation_grows_shrinks_and_ends() -> None:
 
 def test_what_does_not_fit_is_refused_whole() -> None:
     pending = PendingBytes(100, lambda: 7)
-    with pending.reserve() as held:
-        held.grow(90)
+    with pending.reserve() as other, pending.reserve() as held:
+        other.grow(20)
+        held.grow(70)
         with pytest.raises(QueueFullError) as caught:
             held.grow(11)
-        assert (held.size, pending.used) == (90, 90)
+        assert (held.size, pending.used) == (70, 90)
     assert caught.value.kind.status == 429
     assert caught.value.headers["Retry-After"] == "7"
+
+
+def test_what_will_never_fit_is_not_asked_to_come_again() -> None:
+    pending = PendingBytes(100)
+    with pending.reserve() as held:
+        held.grow(90)
+        with pytest.raises(ProblemError) as caught:
+            held.grow(11)
+        assert (held.size, pending.used) == (90, 90)
+    assert caught.value.kind.status == 413
+    assert caught.value.extensions == {"limit_bytes": 100}
+    assert "Retry-After" not in caught.value.headers
 
 
 def test_an_error_gives_everything_back() -> None:

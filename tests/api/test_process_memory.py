@@ -6,13 +6,17 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from api import process_memory
-from api.process_memory import MemoryReturn, give_memory_back, keep_pandas_out
+from api.process_memory import MemoryReturn, give_memory_back, keep_pandas_out, upgrade_apart
+from monitoring.store.database import Database
+from monitoring.store.errors import StoreUnavailableError
+from monitoring.store.migrate import is_current, upgrade
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -75,3 +79,34 @@ def test_memory_is_given_back_after_use_and_only_then(monkeypatch: pytest.Monkey
         return early, used, again
 
     assert asyncio.run(story()) == (False, True, False)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Database]:
+    store = Database.open(f"sqlite:///{tmp_path / 'empty.db'}")
+    yield store
+    store.close()
+
+
+def test_another_process_makes_the_tables(empty: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    upgrade_apart(empty)
+    assert is_current(empty)
+    monkeypatch.setattr(process_memory, "subprocess", None)  # nothing to do: no process
+    upgrade_apart(empty)
+
+
+def test_what_the_other_process_cannot_do_is_left_to_the_caller(
+    empty: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = [sys.executable, "-c", "raise SystemExit(1)"]
+    monkeypatch.setattr(process_memory, "child_command", lambda _: failing)
+    upgrade_apart(empty)
+    assert not is_current(empty)
+    upgrade(empty)
+
+
+def test_a_database_that_is_none_is_told_before(tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_text("no database at all, but long enough to be read as one" * 100)
+    with pytest.raises(StoreUnavailableError):
+        upgrade_apart(Database.open(f"sqlite:///{path}"))

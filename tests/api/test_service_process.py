@@ -153,7 +153,8 @@ def test_starting_the_service_loads_nothing_heavy(tmp_path: Path) -> None:
     """What ``serve`` imports in the process that answers polls."""
     script = (
         "import sys, api.cli, api.server, api.service_process, api.worker_supervisor\n"
-        "heavy = {'matplotlib', 'mlflow', 'netcal', 'pandas', 'sklearn', 'torch'}\n"
+        "heavy = {'matplotlib', 'mlflow', 'netcal', 'pandas', 'scipy', 'sklearn', 'torch'}\n"
+        "heavy |= {'alembic', 'jinja2', 'pyarrow.parquet', 'rich', 'watchfiles'}\n"
         "ours = {'monitoring.recalibration', 'monitoring.worker', 'monitoring.windows'}\n"
         "print(sorted((heavy | ours) & set(sys.modules)))\n"
     )

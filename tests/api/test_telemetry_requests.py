@@ -192,4 +192,5 @@ def test_what_a_body_unfolds_to_is_limited_and_reserved(store: Database) -> None
     assert caught.value.kind.slug == "content-too-large"
     with pytest.raises(ProblemError) as caught:
         prepare(store, body, form=form, pending=1000)
-    assert caught.value.kind.slug == "too-many-requests"
+    assert caught.value.kind.slug == "content-too-large"
+    assert caught.value.extensions == {"limit_bytes": 1000}

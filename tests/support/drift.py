@@ -60,6 +60,13 @@ def drift_values(drafter: str, **changes: Any) -> dict[str, Any]:
             }
         ],
         "data_quality": [],
+        "dependence": {
+            "intraclass": 0.025,
+            "design_effect": 3.3,
+            "requests": 210,
+            "rows": 12000,
+            "setting": 1.0,
+        },
         "explanations": {
             "psi": [{"position": 1, "value": 0.02}],
             "ks": [{"position": 1, "value": 0.01}],

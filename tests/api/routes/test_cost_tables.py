@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from calib.formats.arrow import ipc_from_records
+from calib.records import AcceptanceRecords
+from monitoring.alerts.messages import alert_message
 from monitoring.store.audit import list_audit
-from tests.support.service import Service
+from tests.api.served import Served
+from tests.monitoring.loop_rows import rows
+from tests.support.service import KEY, Service
 
 PATH = "/v1/drafters/drafter/cost-table"
 STAIRCASE = {
@@ -88,3 +95,58 @@ def test_an_unknown_drafter_is_404(service: Service) -> None:
     path = "/v1/drafters/nobody/cost-table"
     assert service.client.get(path).json()["type"] == "/problems/drafter-not-found"
     assert service.client.put(path, json=FLAT).json()["type"] == "/problems/drafter-not-found"
+
+
+@pytest.mark.slow
+def test_a_stored_cost_table_says_what_drift_costs_and_a_promotion_is_worth(
+    tmp_path: Path,
+) -> None:
+    """From the table through the loop to the event, the page and the words of an alert."""
+    with Served("--data", "data", folder=tmp_path, closed_loop="on") as served:
+        served.listening()
+        place = f"{served.url}/v1/drafters/d"
+        served.http.put(place, json={"key": {**KEY, "gamma": 7}}).raise_for_status()
+        served.http.put(f"{place}/cost-table", json=KNEE).raise_for_status()
+        send(served, rows(1, 4096, scale=1.8))
+        events_until(served, "challenger")
+        for part in range(4, 8):
+            send(served, rows(part, 1024, scale=1.8, first_step=1024 * part))
+        found = events_until(served, "promoted")
+        page = served.http.get(f"{served.url}/drafters/d").text
+    drift, promoted = found["drift"]["details"], found["promoted"]["details"]
+    assert 0.002 < drift["theta_loss"] < 0.03  # T × 1.8 at 64 requests on this curve
+    worth = promoted["evidence"]["throughput"]
+    assert worth["gain_low"] < worth["gain"] < worth["gain_high"]
+    assert worth["verdict"] == "gains"
+    assert f"throughput gains: {worth['gain']:+.2%}" in promoted["reason"]
+    assert "throughput gains" in page
+    assert "% of throughput" in page
+    event = found["drift"]
+    told = {**event, "event": event["id"], "opened_at": 0.0, "resolved_at": None}
+    message = alert_message("opened", told, base_url=served.url)
+    assert message.cost == f"about {100 * drift['theta_loss']:.2g} % of throughput"
+
+
+KNEE = {
+    "batch_tokens": [64, 128, 192, 256, 384, 512],
+    "step_seconds": [0.02, 0.021, 0.0225, 0.025, 0.033, 0.043],
+}
+
+
+def send(served: Served, records: AcceptanceRecords) -> None:
+    served.http.post(
+        f"{served.url}/v1/drafters/d/telemetry",
+        content=ipc_from_records(records),
+        headers={"Content-Type": "application/vnd.apache.arrow.stream"},
+    ).raise_for_status()
+
+
+def events_until(served: Served, kind: str) -> dict[str, Any]:
+    """Events by kind, once there is one of this kind."""
+    for _ in range(480):
+        events = served.http.get(f"{served.url}/v1/events").json()["events"]
+        found = {event["kind"]: event for event in events}
+        if kind in found:
+            return found
+        threading.Event().wait(0.25)
+    raise AssertionError(f"no {kind}: {found}\n{served.log}")

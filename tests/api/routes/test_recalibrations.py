@@ -58,6 +58,9 @@ def test_an_order_that_waits_is_not_doubled(service: Service) -> None:
         ({"reason": ""}, "#/reason"),
         ({"window": {"from_batch": -1}}, "#/window/from_batch"),
         ({"window": {"newest": 3}}, "#/window/newest"),
+        ({"source": "memory"}, "#/source"),
+        ({"source": "sketches", "hours": 0}, "#/hours"),
+        ({"source": "sketches", "half_life_hours": 0}, "#/half_life_hours"),
     ],
 )
 def test_a_wrong_option_is_422(service: Service, body: dict[str, object], pointer: str) -> None:
@@ -80,6 +83,25 @@ def test_every_option_reaches_the_job(service: Service) -> None:
     half = service.client.post(PATH, json={"window": {"through_batch": 9}})
     assert half.json()["options"] == {"window": {"through_batch": 9}}
     assert service.client.post(PATH, json={"window": {}}).json()["options"] == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"hours": 3}, "hours"),
+        ({"source": "sketches", "method": "sts"}, "method"),
+        ({"source": "sketches", "promote": "guard"}, "promote"),
+        ({"source": "sketches", "rows": 500}, "rows"),
+    ],
+)
+def test_what_sketches_cannot_do_is_422(
+    service: Service, body: dict[str, object], name: str
+) -> None:
+    good = {"source": "sketches", "hours": 6, "half_life_hours": 2.5}
+    assert service.client.post(PATH, json=good).json()["options"] == good
+    answer = service.client.post(PATH, json=body)
+    assert answer.status_code == 422
+    assert name in answer.json()["detail"]
 
 
 def test_a_window_that_ends_before_it_begins_is_422(service: Service) -> None:

@@ -242,16 +242,27 @@ class TestLimits:
 def test_a_full_memory_answers_429_and_recovers(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     with ingest_service(url, ingest_pending_bytes=3000) as service:
+        pending = service.app.state.ingest.pending
         body = json_rows([row()] * 20)
-        answer = service.post(json_rows([row()] * 60))
-        assert problem(answer) == (429, "too-many-requests")
-        assert int(answer.headers["Retry-After"]) >= 1
-        accepted(service.post(body))
         # What it unfolds to counts as well.
-        packed = gzip.compress(json_rows([row()] * 60))
-        assert len(packed) < 3000
-        assert problem(service.post(packed, {"Content-Encoding": "gzip"}))[0] == 429
-        assert service.app.state.ingest.pending.used == 0
+        packed = gzip.compress(json_rows([row()] * 40))
+        assert len(packed) < 1000 < 3000 - len(body)
+        with pending.reserve() as others:
+            others.grow(2000)
+            for sent, headers in ((body, {}), (packed, {"Content-Encoding": "gzip"})):
+                answer = service.post(sent, headers)
+                assert problem(answer) == (429, "too-many-requests")
+                assert int(answer.headers["Retry-After"]) >= 1
+        accepted(service.post(body))
+        # What is larger than the memory will never fit: no reason to come again.
+        for sent, headers in (
+            (json_rows([row()] * 60), {}),
+            (gzip.compress(json_rows([row()] * 60)), {"Content-Encoding": "gzip"}),
+        ):
+            answer = service.post(sent, headers)
+            assert problem(answer) == (413, "content-too-large")
+            assert "Retry-After" not in answer.headers
+        assert pending.used == 0
         accepted(service.post(body))
         assert service.counters().rows == 40
 

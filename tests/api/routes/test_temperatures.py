@@ -38,6 +38,21 @@ def test_the_poll_comes_first(service: Service) -> None:
     assert service.app.router.routes[0].path == PATH  # type: ignore[attr-defined]
 
 
+def test_past_the_framework_a_poll_keeps_what_every_call_has(service: Service) -> None:
+    service.register()
+    url = "/v1/drafters/drafter/temperatures"
+    head = service.client.head(f"{url}?gamma=7")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["X-Frame-Options"] == "DENY"
+    assert head.headers["ETag"] == service.poll().headers["ETag"]
+    other = service.client.post(url)
+    assert (other.status_code, other.headers["Allow"]) == (405, "GET, HEAD")
+    for address, status in ((f"{url}?x={'a' * 9000}", 414), (f"{url}%0A?gamma=7", 200)):
+        assert service.client.get(address).status_code == status
+    refused = service.client.get(f"{url}?gamma=x", headers={"X-Request-ID": "mine"})
+    assert (refused.status_code, refused.json()["request_id"]) == (422, "mine")
+
+
 def test_before_any_fit_identity_is_served(service: Service) -> None:
     service.register()
     answer = service.poll()
