@@ -43,8 +43,8 @@ T = TypeVar("T")
 GROUP_BYTES: Final = 16 * 2**20  # other writers wait no longer than it takes to write this much
 GROUP_BATCHES: Final = 1000
 _ATTEMPTS: Final = 2  # each waits for locks by itself; senders hear within seconds
-# Parsing holds the interpreter's lock most of the time: two threads at once take a fifth more
-# processor time for the same JSON rows, hold two batches as objects, and are no faster. The second
+# Parsing holds the interpreter's lock most of the time: two threads at once take a tenth more
+# processor time for the same rows, hold two batches as objects, and are hardly faster. The second
 # is for large bodies, which may take seconds, so that small ones need not wait for them.
 _LARGE_BYTES: Final = 4 * 2**20
 _LONGEST_RETRY: Final = 30
