@@ -221,6 +221,5 @@ show(figure, "03_segments")
 
 # %% [markdown]
 # The service chooses among these by itself (`method="auto"`): the smallest held-out log loss of
-# what an engine would apply, the simplest method within one standard error (`survival` on fewer
-# than 20,000 rows unless they speak clearly against it), segments where they lower it by more than
-# one.
+# what an engine would apply, the simplest method within one standard error (`survival` while rows
+# are few, unless they speak clearly against it), segments where they lower it by more than one.

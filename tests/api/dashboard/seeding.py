@@ -201,6 +201,13 @@ def drift_document(name: str, now: float, *, peak: float = 1.5, **more: Any) -> 
                 "engine": None,
             },
         ],
+        "dependence": {
+            "intraclass": 0.004,
+            "design_effect": 1.2,
+            "requests": 900,
+            "rows": 24_000,
+            "setting": 1.0,
+        },
         "explanations": {
             "psi": [{"position": 1, "value": 0.02}],
             "ks": [],
