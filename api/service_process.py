@@ -27,7 +27,8 @@ __all__ = ["run_service", "run_worker_alone"]
 
 _log = structlog.get_logger(__name__)
 
-_START_SECONDS: Final = 60.0
+# The socket takes connections before the tables are made; only an answer says that they are.
+_ASKING: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def run_service(settings: Settings, *, demo: bool = False, exit_after: bool = False) -> int:
@@ -136,14 +137,15 @@ class _Companions:
     def _api_answers(self) -> bool:
         host = self._settings.host.strip("[]")
         target = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        deadline = time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline and not self._stopping:
+        while not self._stopping:  # as it will be when the API gives up; tables may take their time
             try:
-                socket.create_connection((target, self._settings.port), timeout=1.0).close()
+                with socket.create_connection((target, self._settings.port), timeout=1.0) as calling:
+                    calling.sendall(_ASKING)
+                    if calling.recv(1):
+                        return True
             except OSError:
-                time.sleep(0.05)
-            else:
-                return True
+                pass
+            time.sleep(0.05)
         return False
 
 
