@@ -136,10 +136,10 @@ class _Companions:
 
     def _api_answers(self) -> bool:
         host = self._settings.host.strip("[]")
-        target = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        place = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), self._settings.port
         while not self._stopping:  # as it will be when the API gives up; tables may take their time
             try:
-                with socket.create_connection((target, self._settings.port), timeout=1.0) as calling:
+                with socket.create_connection(place, timeout=1.0) as calling:
                     calling.sendall(_ASKING)
                     if calling.recv(1):
                         return True
