@@ -11,15 +11,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from calib.calibration_values import LARGEST_SCALE, SMALLEST_SCALE
 from calib.cell_fits import AffineNumbers, cell_ece, fit_affine
 from calib.fit_status import FitEvidence, judge
-from calib.sketch_cells import PositionCells
+from calib.sketch_cells import LogitCells
 from calib.statuses import PositionStatus
 
 __all__ = ["AFFINE_PULL", "MINIMUM_AFFINE_ROWS", "MINIMUM_CLASS_ROWS", "AffineFit", "AffineRules"]
+
+Floats = NDArray[np.float64]
 
 # The affine form is pulled to the temperature fit 20 times as strongly as 1/T to 1: by 100 rows, s
 # and b within 0.1 of it, the size of real biases. Simulated on 10k rows, that leaves .0041 of
@@ -83,61 +86,83 @@ class AffineRules:
     n_bins: int
     gap_tolerance: float
 
-    def fit(
-        self, position: int, cells: PositionCells, temperature: float, loss: float | None
-    ) -> AffineFit:
-        """Fit and judge one position.
+    def fit(self, cells: LogitCells, temperatures: Floats, losses: Floats) -> tuple[AffineFit, ...]:
+        """Fit and judge every position.
 
         Args:
-            position: k, from 1.
-            cells: its cells.
-            temperature: what the temperature form continues with there.
-            loss: log loss of the temperature fit, in nats; None without one.
+            cells: of the positions.
+            temperatures: [g] what the temperature form continues with.
+            losses: [F] log loss of the temperature fits in nats, of positions with two classes.
         """
-        rows = int(cells.effective_rows)
-        if cells.one_class:
-            status, reason = judge(FitEvidence(rows, one_class=True))
-            return AffineFit(position, rows, status, reason=reason)
-        numbers = fit_affine(cells, ridge=AFFINE_PULL * self.ridge, center=(1.0 / temperature, 0.0))
-        status, reason = self._judge(cells, numbers)
-        usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
-        return AffineFit(
-            position=position,
-            rows=rows,
-            status=status,
-            slope=numbers.slope if usable else None,
-            intercept=numbers.intercept if usable else None,
-            slope_error=_finite(numbers.slope_error),
-            intercept_error=_finite(numbers.intercept_error),
-            confidence_error=_finite(numbers.confidence_error),
-            gain=None if loss is None else (loss - numbers.loss) / cells.total,
-            reason=reason,
-        )
+        found = [
+            _without_number(index, rows)
+            for index, rows in enumerate(cells.effective_rows.astype(int).tolist(), 1)
+        ]
+        fitted = ~cells.one_class
+        part = cells.take(fitted)
+        center = np.stack([1.0 / temperatures[fitted], np.zeros(part.gamma)], axis=1)
+        numbers = fit_affine(part, ridge=AFFINE_PULL * self.ridge, center=center)
+        gains = (losses - numbers.loss) / part.total
+        verdicts = self._verdicts(part, numbers)
+        for place, index in enumerate(np.flatnonzero(fitted).tolist()):
+            status, reason = verdicts[place]
+            usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
+            found[index] = AffineFit(
+                position=index + 1,
+                rows=found[index].rows,
+                status=status,
+                reason=reason,
+                slope=float(numbers.slope[place]) if usable else None,
+                intercept=float(numbers.intercept[place]) if usable else None,
+                slope_error=_finite(numbers.slope_error[place]),
+                intercept_error=_finite(numbers.intercept_error[place]),
+                confidence_error=_finite(numbers.confidence_error[place]),
+                gain=float(gains[place]),
+            )
+        return tuple(found)
 
-    def _judge(
-        self, cells: PositionCells, numbers: AffineNumbers
+    def _verdicts(
+        self, cells: LogitCells, numbers: AffineNumbers
+    ) -> list[tuple[PositionStatus, str | None]]:
+        odds = numbers.slope[:, None] * cells.logit + numbers.intercept[:, None]
+        residual, null_level = cell_ece(cells, expit(odds), self.n_bins)
+        accepts = cells.positive.sum(axis=1)
+        rarer = np.minimum(accepts, cells.total - accepts) * cells.effective_rows / cells.total
+        each = zip(
+            residual.tolist(),
+            (residual - null_level).tolist(),
+            numbers.slope.tolist(),
+            numbers.converged.tolist(),
+            cells.effective_rows.astype(int).tolist(),
+            rarer.tolist(),
+            strict=True,
+        )
+        return [self._verdict(*values) for values in each]
+
+    def _verdict(
+        self, residual: float, excess: float, slope: float, converged: bool, rows: int, rarer: float
     ) -> tuple[PositionStatus, str | None]:
-        predicted = expit(numbers.slope * cells.logit + numbers.intercept)
-        residual, null_level = cell_ece(cells, predicted, self.n_bins)
-        if residual - null_level > self.gap_tolerance:
+        if excess > self.gap_tolerance:
             return PositionStatus.TEMPERATURE_CANNOT_FIT, (
                 f"Best residual {residual:.4f}: neither a temperature nor slope and intercept "
                 "close this gap; acceptance does not rise with the logit as a sigmoid does."
             )
-        if not numbers.converged or not SMALLEST_SCALE <= numbers.slope <= LARGEST_SCALE:
+        if not converged or not SMALLEST_SCALE <= slope <= LARGEST_SCALE:
             return PositionStatus.AT_BOUND, (
-                f"The most likely slope, {numbers.slope:g}, is outside "
+                f"The most likely slope, {slope:g}, is outside "
                 f"[{SMALLEST_SCALE}, {LARGEST_SCALE:g}]."
             )
-        accepts = float(cells.positive.sum())
-        rarer = min(accepts, cells.total - accepts) * cells.effective_rows / cells.total
-        rows = int(cells.effective_rows)
         if rows < self.minimum_rows or rarer < self.minimum_class_rows:
             return PositionStatus.INSUFFICIENT, (
                 f"{rows} rows, {int(rarer)} of the rarer outcome, inform this position; "
                 f"{self.minimum_rows} and {self.minimum_class_rows} are needed."
             )
         return PositionStatus.OK, None
+
+
+def _without_number(position: int, rows: int) -> AffineFit:
+    status, reason = judge(FitEvidence(rows, one_class=True))
+    return AffineFit(position, rows, status, reason=reason)
 
 
 def _finite(value: float) -> float | None:

@@ -1,9 +1,9 @@
-"""Temperature and affine fit of one position from its sketch cells, with evidence and errors.
+"""Temperature and affine fits of all positions from sketch cells, with evidence and errors.
 
 Standard errors are robust to a wrong model (sandwich form, from Σ(y - p)²) and take rows as
 independent; for soft labels, whose squares a sketch does not hold, y² <= y makes them upper bounds.
 
-Letters: M cells.
+Letters: g positions, C cells, P parameters.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from calib.canonical_json import round_significant
 from calib.fit_status import Bound
-from calib.logistic_newton import LogisticFit, fit_logistic
-from calib.sketch_cells import PositionCells
+from calib.logistic_newton import LogisticFits, fit_logistic
+from calib.sketch_cells import LogitCells
 
 __all__ = ["AffineNumbers", "TemperatureNumbers", "cell_ece", "fit_affine", "fit_temperature_cells"]
 
@@ -26,198 +25,220 @@ Floats = NDArray[np.float64]
 
 # Below this share of Σwz², all logits are one value and no slope can be told from an intercept.
 _FLAT = 1e-9
+_NEIGHBOURS = 8  # cells joined for a first fit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class TemperatureNumbers:
-    """The most likely temperature of one position.
+    """The most likely temperatures.
 
     Attributes:
-        temperature: within the bounds, six significant digits.
-        at_bound: the bound it lies at, or None.
-        log_error: standard error of log T; infinite where the rows say nothing.
-        confidence_error: standard error of c, root mean square over the rows.
-        loss: log loss in nats, summed over the weighted rows.
+        temperature: [g] within the bounds, six significant digits.
+        at_bound: [g] the bound it lies at, or None.
+        log_error: [g] standard error of log T; infinite where the rows say nothing.
+        confidence_error: [g] standard error of c, root mean square over the rows.
+        fit: the optima of unit / T, bounds or not.
     """
 
-    temperature: float
-    at_bound: Bound | None
-    log_error: float
-    confidence_error: float
-    loss: float
+    temperature: Floats
+    at_bound: tuple[Bound | None, ...]
+    log_error: Floats
+    confidence_error: Floats
+    fit: LogisticFits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class AffineNumbers:
-    """The most likely slope and intercept of one position.
+    """The most likely slopes and intercepts.
 
     Attributes:
-        slope: s of σ(s z + b), six significant digits.
-        intercept: b, six significant digits.
-        converged: False where the likelihood has no finite optimum.
-        slope_error: standard error of s.
-        intercept_error: standard error of b.
-        confidence_error: standard error of c, root mean square over the rows.
-        loss: log loss in nats, summed over the weighted rows.
+        slope: [g] s of σ(s z + b), six significant digits.
+        intercept: [g] b, six significant digits.
+        converged: [g] False where the likelihood has no finite optimum.
+        slope_error: [g] standard error of s.
+        intercept_error: [g] standard error of b.
+        confidence_error: [g] standard error of c, root mean square over the rows.
+        loss: [g] log loss in nats, summed over the weighted rows.
     """
 
-    slope: float
-    intercept: float
-    converged: bool
-    slope_error: float
-    intercept_error: float
-    confidence_error: float
-    loss: float
+    slope: Floats
+    intercept: Floats
+    converged: NDArray[np.bool_]
+    slope_error: Floats
+    intercept_error: Floats
+    confidence_error: Floats
+    loss: Floats
 
 
 def fit_temperature_cells(
-    cells: PositionCells,
-    *,
-    bounds: tuple[float, float],
-    ridge: float,
-    center: float,
+    cells: LogitCells, *, bounds: tuple[float, float], ridge: float, center: Floats
 ) -> TemperatureNumbers:
     """Minimise Σ log loss(σ(z / T), y) + ridge·(1/T - 1/center)²/2 within ``bounds``.
 
     Args:
-        cells: one position.
+        cells: positions with rows.
         bounds: smallest and largest temperature.
         ridge: strength of the pull, in rows.
-        center: temperature the ridge pulls to; kept where the rows say nothing.
+        center: [g] temperatures the ridge pulls to; kept where the rows say nothing.
     """
-    features = (cells.logit / cells.unit)[:, None]
-    fit = fit_logistic(
-        features,
-        cells.weight,
-        cells.positive,
-        ridge=np.array([ridge / cells.unit**2]),
-        center=np.array([cells.unit / center]),
-    )
-    beta = float(fit.coefficients[0]) / cells.unit
-    at_bound: Bound | None = None
-    if not fit.converged:  # separated classes: the likelihood rises for ever
-        at_bound = "lower" if beta > 0.0 else "upper"
-    elif beta * bounds[1] <= 1.0:
-        at_bound = "upper"
-    elif beta * bounds[0] >= 1.0:
-        at_bound = "lower"
-    limit = bounds[0] if at_bound == "lower" else bounds[1]
-    temperature = limit if at_bound is not None else round_significant(1.0 / beta)
-    chance = expit(features @ fit.coefficients)
-    covariance = _sandwich(features, chance, cells, fit)
-    error = math.sqrt(covariance[0, 0])
+    unit = cells.unit
+    features = (cells.logit / unit)[:, None]
+    pull = np.full((cells.gamma, 1), ridge / unit**2)
+    fit = _fit(cells, features, ridge=pull, center=(unit / center)[:, None])
+    scaled = fit.coefficients[:, 0]
+    found = [
+        _bounded(beta, finite, bounds)
+        for beta, finite in zip((scaled / unit).tolist(), fit.converged.tolist(), strict=True)
+    ]
+    covariance = _sandwich(features, fit, cells)
+    error = np.sqrt(covariance[:, 0, 0])
     return TemperatureNumbers(
-        temperature=temperature,
-        at_bound=at_bound,
-        log_error=error / abs(beta * cells.unit) if beta else math.inf,
-        confidence_error=_confidence_error(features, chance, cells, covariance),
-        loss=fit.loss,
+        temperature=np.array([temperature for temperature, _ in found]),
+        at_bound=tuple(at_bound for _, at_bound in found),
+        log_error=np.divide(error, abs(scaled), out=np.full_like(error, np.inf), where=scaled != 0),
+        confidence_error=_confidence_error(features, fit, cells, covariance),
+        fit=fit,
     )
 
 
-def fit_affine(
-    cells: PositionCells,
-    *,
-    ridge: float,
-    center: tuple[float, float],
-) -> AffineNumbers:
+def _bounded(beta: float, finite: bool, bounds: tuple[float, float]) -> tuple[float, Bound | None]:
+    """Temperature of 1/T, and the bound it lies at."""
+    low, high = bounds
+    if not finite:  # separated classes: the likelihood rises for ever
+        return (low, "lower") if beta > 0.0 else (high, "upper")
+    if beta * high <= 1.0:
+        return high, "upper"
+    if beta * low >= 1.0:
+        return low, "lower"
+    return round_significant(1.0 / beta), None
+
+
+def fit_affine(cells: LogitCells, *, ridge: float, center: Floats) -> AffineNumbers:
     """Minimise Σ log loss(σ(s z + b), y) + ridge·[(s - s₀)² + (b - b₀)²]/2.
 
     Where all logits are one value the slope stays s₀ and the intercept alone is fitted.
 
     Args:
-        cells: one position.
+        cells: positions with rows.
         ridge: strength of the pull, in rows.
-        center: (s₀, b₀) the ridge pulls to.
+        center: [g, 2] (s₀, b₀) the ridge pulls to.
     """
     unit = cells.unit
     scaled = cells.logit / unit
     features = np.stack([scaled, np.ones_like(scaled)], axis=1)
-    pull = np.array([ridge / unit**2, ridge])
-    start = np.array([center[0] * unit, center[1]])
-    free = np.array([not is_flat(scaled, cells.weight), True])
-    # A frozen slope enters as if infinitely penalised: its column leaves, its share of η stays.
-    if free[0]:
-        fit = fit_logistic(features, cells.weight, cells.positive, ridge=pull, center=start)
-        theta, design = fit.coefficients, features
-    else:
-        level = float(cells.weight @ scaled / max(cells.total, 1e-300)) * start[0]
-        fit = fit_logistic(
-            features[:, 1:],
-            cells.weight,
-            cells.positive,
-            ridge=pull[1:],
-            center=np.array([start[1] + level]),
-        )
-        theta, design = np.array([start[0], fit.coefficients[0] - level]), features[:, 1:]
-    chance = expit(design @ fit.coefficients)
-    covariance = _sandwich(design, chance, cells, fit)
-    errors = np.full(2, math.inf)
-    errors[free] = np.sqrt(np.diag(covariance))
+    pull = np.tile([ridge / unit**2, ridge], (cells.gamma, 1))
+    start = center * [unit, 1.0]
+    # A frozen slope leaves the features and is held where it is; its share of η stays.
+    frozen = is_flat(scaled, cells.weight)
+    features[frozen, 0] = 0.0
+    pull[frozen, 0] = 1.0
+    level = np.where(frozen, (cells.weight * scaled).sum(axis=1) / cells.total * start[:, 0], 0.0)
+    start[:, 1] += level
+    fit = fit_logistic(features, cells.weight, cells.positive, ridge=pull, center=start)
+    covariance = _sandwich(features, fit, cells)
+    slope_error, intercept_error = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2)).T
     return AffineNumbers(
-        slope=round_significant(float(theta[0] / unit)),
-        intercept=round_significant(float(theta[1])),
+        slope=_rounded(fit.coefficients[:, 0] / unit),
+        intercept=_rounded(fit.coefficients[:, 1] - level),
         converged=fit.converged,
-        slope_error=float(errors[0] / unit),
-        intercept_error=float(errors[1]),
-        confidence_error=_confidence_error(design, chance, cells, covariance),
-        loss=fit.loss,
+        slope_error=np.where(frozen, np.inf, slope_error / unit),
+        intercept_error=intercept_error,
+        confidence_error=_confidence_error(features, fit, cells, covariance),
+        loss=fit.loss(cells.weight, cells.positive),
     )
 
 
-def is_flat(values: Floats, weight: Floats) -> bool:
-    """Whether weighted values [M] are one value but for rounding."""
-    total = float(weight.sum())
-    if total <= 0.0:
-        return True
-    mean = float(weight @ values) / total
-    spread = float(weight @ np.square(values - mean))
-    return spread <= _FLAT * max(float(weight @ np.square(values)), 1e-300)
+def is_flat(values: Floats, weight: Floats) -> NDArray[np.bool_]:
+    """[g] whether weighted values [g, C] are one value but for rounding."""
+    total = np.maximum(weight.sum(axis=1), 1e-300)
+    mean = (weight * values).sum(axis=1) / total
+    spread = (weight * np.square(values - mean[:, None])).sum(axis=1)
+    size = (weight * np.square(values)).sum(axis=1)
+    return np.asarray(spread <= _FLAT * np.maximum(size, 1e-300))
 
 
-def cell_ece(cells: PositionCells, probability: Floats, n_bins: int) -> tuple[float, float]:
+def cell_ece(cells: LogitCells, probability: Floats, n_bins: int) -> tuple[Floats, Floats]:
     """Calibration error of the cells' predictions, and the level a perfect model would show.
 
     Args:
-        cells: one position with rows.
-        probability: [M] prediction of each cell.
+        cells: positions; without rows both numbers are 0.
+        probability: [g, C] prediction of each cell.
         n_bins: equal-width bins.
 
     Returns:
-        ECE in [0, 1], and √(2/π)·Σ_b √(Σ w²p(1 - p)) / Σw.
+        [g] ECE in [0, 1], and [g] √(2/π)·Σ_b √(Σ w²p(1 - p)) / Σw.
     """
     # The rule of calib.reliability, without its checks: these are sigmoids.
     bins = (probability.astype(np.float32) * np.float32(n_bins)).astype(np.intp)
-    bins = np.minimum(bins, n_bins - 1)
-    gap = np.bincount(bins, cells.weight * probability - cells.positive, n_bins)
-    variance = np.bincount(bins, cells.squared_weight * probability * (1.0 - probability), n_bins)
-    null_level = math.sqrt(2.0 / math.pi) * float(np.sqrt(variance).sum()) / cells.total
-    return float(np.abs(gap).sum()) / cells.total, null_level
+    np.minimum(bins, n_bins - 1, out=bins)
+    bins += n_bins * np.arange(cells.gamma)[:, None]
+
+    def summed(values: Floats) -> Floats:
+        sums = np.bincount(bins.ravel(), values.ravel(), n_bins * cells.gamma)
+        return np.asarray(sums.reshape(cells.gamma, n_bins))
+
+    gap = summed(cells.weight * probability - cells.positive)
+    variance = summed(cells.squared_weight * probability * (1.0 - probability))
+    total = np.maximum(cells.total, 1e-300)
+    null_level = math.sqrt(2.0 / math.pi) * np.sqrt(variance).sum(axis=1) / total
+    return np.abs(gap).sum(axis=1) / total, null_level
 
 
-def _sandwich(features: Floats, chance: Floats, cells: PositionCells, fit: LogisticFit) -> Floats:
-    """[P, P] covariance of the coefficients; infinite where the information is singular."""
-    size = len(fit.coefficients)
+def _fit(cells: LogitCells, features: Floats, *, ridge: Floats, center: Floats) -> LogisticFits:
+    """The optimum, by way of that on joined neighbours, where a step costs an eighth."""
+
+    def joined(values: Floats) -> Floats:
+        parts = values.reshape(*values.shape[:-1], values.shape[-1] // _NEIGHBOURS, _NEIGHBOURS)
+        return np.asarray(parts @ np.ones(_NEIGHBOURS))
+
+    weight = joined(cells.weight)
+    sums = joined(features * cells.weight[:, None])
+    means = np.divide(sums, weight[:, None], out=np.zeros_like(sums), where=weight[:, None] > 0.0)
+    near = fit_logistic(means, weight, joined(cells.positive), ridge=ridge, center=center)
+    return fit_logistic(
+        features,
+        cells.weight,
+        cells.positive,
+        ridge=ridge,
+        center=center,
+        start=np.where(near.converged[:, None], near.coefficients, center),
+    )
+
+
+def _rounded(values: Floats) -> Floats:
+    return np.array([round_significant(value) for value in values.tolist()])
+
+
+def _sandwich(features: Floats, fit: LogisticFits, cells: LogitCells) -> Floats:
+    """[g, P, P] covariance of the coefficients; infinite where the information is singular."""
     # Σw²(y - p)² of a cell, y² taken as y.
-    residual = cells.squared_positive * (1.0 - 2.0 * chance) + cells.squared_weight * chance**2
-    columns = np.ascontiguousarray(features.T)
-    meat = (columns * residual) @ columns.T
-    unknown = np.diag(np.full(size, math.inf))
-    try:
-        bread = np.linalg.inv(fit.information)
-    except np.linalg.LinAlgError:
-        return unknown
+    residual = cells.squared_positive * (1.0 - 2.0 * fit.chance)
+    residual += cells.squared_weight * fit.chance**2
+    meat = (features * residual[:, None]) @ features.transpose(0, 2, 1)
+    bread = _inverses(fit.information)
     with np.errstate(over="ignore", invalid="ignore"):
         covariance = bread @ meat @ bread
-    return np.asarray(covariance) if np.isfinite(covariance).all() else unknown
+    unknown = ~np.isfinite(covariance).all(axis=(1, 2))
+    covariance[unknown] = np.diag(np.full(features.shape[1], np.inf))
+    return np.asarray(covariance)
+
+
+def _inverses(matrices: Floats) -> Floats:
+    """[g, P, P] inverses, NaN where there is none."""
+    try:
+        return np.asarray(np.linalg.inv(matrices))
+    except np.linalg.LinAlgError:
+        if len(matrices) == 1:
+            return np.full_like(matrices, np.nan)
+        return np.concatenate([_inverses(matrix[None]) for matrix in matrices])
 
 
 def _confidence_error(
-    features: Floats, chance: Floats, cells: PositionCells, covariance: Floats
-) -> float:
-    if not np.isfinite(covariance).all():
-        return math.inf
-    columns = np.ascontiguousarray(features.T)
-    variance = ((covariance @ columns) * columns).sum(axis=0)
-    variance *= (chance * (1.0 - chance)) ** 2
-    return math.sqrt(max(float(cells.weight @ variance) / cells.total, 0.0))
+    features: Floats, fit: LogisticFits, cells: LogitCells, covariance: Floats
+) -> Floats:
+    known = np.asarray(np.isfinite(covariance).all(axis=(1, 2)))
+    finite = np.where(known[:, None, None], covariance, 0.0)
+    variance = ((finite @ features) * features).sum(axis=1)
+    variance *= (fit.chance * (1.0 - fit.chance)) ** 2
+    mean = (cells.weight * variance).sum(axis=1) / np.maximum(cells.total, 1e-300)
+    return np.where(known, np.sqrt(np.maximum(mean, 0.0)), np.inf)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -31,9 +30,10 @@ from calib.errors import ConfigurationError, FitRefusedError, RecordError
 from calib.fit_status import GAP_TOLERANCE, MINIMUM_ROWS, FitEvidence, PositionFit, judge
 from calib.labels import LabelKind
 from calib.logit_sketch import LabelSource, LogitSketch
+from calib.observed_rows import ObservedRows
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS, check_bins
-from calib.sketch_cells import LogitCells, PositionCells
+from calib.sketch_cells import LogitCells
 from calib.squashed_logit import scale_exponent
 from calib.statuses import PositionStatus, Refusal
 from calib.temperature_estimator import (
@@ -47,6 +47,7 @@ from calib.temperature_estimator import (
 
 __all__ = ["RIDGE", "ConditionalLikelihood"]
 
+Floats = NDArray[np.float64]
 Method = Literal["temperature", "affine"]
 
 # Simulated heads, full and trimmed, 1k … 100k rows: 5 rows of pull never cost held-out error and
@@ -147,15 +148,9 @@ class ConditionalLikelihood(TemperatureEstimator):
         """
         logits = checked_logits(X)
         self._refuse_probabilities(logits)
+        rows = ObservedRows.of_targets(y, verified, logits.shape)
         exponent = scale_exponent(logits)
-        given = np.asarray(y)
-        if given.ndim == 1:
-            sketch = LogitSketch.from_lengths(logits, given, verified, scale_exponent=exponent)
-        elif verified is not None:
-            raise RecordError("verified", "given", "mark unobserved labels as NaN instead")
-        else:
-            sketch = LogitSketch.from_labels(logits, given, scale_exponent=exponent)
-        return self.fit_sketch(sketch)
+        return self.fit_sketch(LogitSketch.from_rows(logits, rows, scale_exponent=exponent))
 
     def fit_records(self, records: AcceptanceRecords) -> Self:
         """Fit on the observed labels of the usable rows of telemetry.
@@ -176,18 +171,28 @@ class ConditionalLikelihood(TemperatureEstimator):
         self._check_parameters()
         cells = LogitCells.of(sketch) if isinstance(sketch, LogitSketch) else sketch
         self._refuse_cells(cells)
-        parents = self._parent(cells.gamma)
-        found = [
-            self._fit_position(index, position, parent)
-            for index, (position, parent) in enumerate(zip(cells.positions, parents, strict=True))
-        ]
-        self._store(
-            [fit for fit, _ in found],
-            str(LabelKind.SOFT_FULL if cells.soft else LabelKind.HARD),
+        fitted = ~cells.one_class
+        part = cells.take(fitted)
+        parents = np.array(self._parent(cells.gamma))
+        numbers = fit_temperature_cells(
+            part,
+            bounds=checked_bounds(self.bounds),
+            ridge=float(self.ridge),
+            center=parents[fitted],
         )
-        numbers = [entry for _, entry in found]
-        self._store_errors(numbers)
-        self._store_affine(cells, [None if entry is None else entry.loss for entry in numbers])
+        evidence = self._evidence_of(cells, numbers)
+        before, _ = self._errors(cells, np.ones(cells.gamma))
+        fits = [
+            self._concluded(cells, index, *known)
+            for index, known in enumerate(
+                zip(evidence, parents.tolist(), before.tolist(), strict=True)
+            )
+        ]
+        self._store(fits, str(LabelKind.SOFT_FULL if cells.soft else LabelKind.HARD))
+        self.log_temperature_errors_, self.confidence_errors_ = np.full((2, cells.gamma), np.inf)
+        self.log_temperature_errors_[fitted] = numbers.log_error
+        self.confidence_errors_[fitted] = numbers.confidence_error
+        self._store_affine(cells, numbers)
         return self
 
     def calibration(
@@ -236,11 +241,10 @@ class ConditionalLikelihood(TemperatureEstimator):
         check_bins(self.n_bins)
 
     def _refuse_cells(self, cells: LogitCells) -> None:
-        filled = [position for position in cells.positions if position.total > 0.0]
-        if not filled:
+        if not cells.total.any():
             raise FitRefusedError(Refusal.NO_ROWS, "no row has an observed label")
-        inside = all(p.logit.min() >= 0.0 and p.logit.max() <= 1.0 for p in filled)
-        rows = sum(position.rows for position in filled)
+        inside = cells.logit.min() >= 0.0 and cells.logit.max() <= 1.0
+        rows = int(cells.rows[cells.total > 0.0].sum())
         if inside and rows >= _PROBABILITY_ROWS and not self.allow_unit_interval:
             raise FitRefusedError(
                 Refusal.LOOKS_LIKE_PROBABILITIES,
@@ -248,57 +252,53 @@ class ConditionalLikelihood(TemperatureEstimator):
                 "allow_unit_interval=True if these are logits",
             )
 
-    def _fit_position(
-        self, index: int, cells: PositionCells, parent: float
-    ) -> tuple[PositionFit, TemperatureNumbers | None]:
-        numbers = None
-        evidence = FitEvidence(int(cells.effective_rows), one_class=cells.one_class)
-        if not cells.one_class:
-            numbers = fit_temperature_cells(
-                cells, bounds=checked_bounds(self.bounds), ridge=float(self.ridge), center=parent
-            )
-            evidence = self._evidence_of(cells, numbers)
-        verdict = judge(evidence, minimum_rows=self.minimum_rows, gap_tolerance=self.gap_tolerance)
-
-        def after(temperature: float) -> float | None:
-            known = temperature == evidence.temperature and evidence.at_bound is None
-            return evidence.residual if known else self._error(cells, temperature)
-
-        errors = (partial(self._error, cells), after)
-        return PositionFit.concluded(index, evidence, verdict, parent, errors), numbers
-
-    def _error(self, cells: PositionCells, temperature: float) -> float | None:
-        if cells.total <= 0.0:
-            return None
-        return cell_ece(cells, expit(cells.logit / temperature), self.n_bins)[0]
-
-    def _evidence_of(self, cells: PositionCells, numbers: TemperatureNumbers) -> FitEvidence:
-        residual, null_level = cell_ece(
-            cells, expit(cells.logit / numbers.temperature), self.n_bins
-        )
-        if numbers.at_bound is not None:
+    def _evidence_of(self, cells: LogitCells, numbers: TemperatureNumbers) -> list[FitEvidence]:
+        """What is known about each position; ``numbers`` are of those with two classes."""
+        evidence = [
+            FitEvidence(rows, one_class=True) for rows in cells.effective_rows.astype(int).tolist()
+        ]
+        fitted = ~cells.one_class
+        part = cells.take(fitted)
+        residual, null_level = self._errors(part, numbers.temperature)
+        at_bound = np.array([bound is not None for bound in numbers.at_bound], dtype=np.bool_)
+        if at_bound.any():
             # What remains when T goes to 0 (each logit to its sign) or to infinity.
-            sign = np.sign(cells.logit) if numbers.at_bound == "lower" else np.zeros(1)
-            limit = np.broadcast_to(0.5 + 0.5 * sign, cells.logit.shape)
-            residual = min(residual, cell_ece(cells, limit, self.n_bins)[0])
-        return FitEvidence(
-            rows=int(cells.effective_rows),
-            one_class=False,
-            temperature=numbers.temperature,
-            at_bound=numbers.at_bound,
-            residual=residual,
-            null_level=null_level,
-        )
+            lower = np.array([bound == "lower" for bound in numbers.at_bound])
+            limit = 0.5 + 0.5 * np.where(lower[:, None], np.sign(part.logit), 0.0)
+            beyond = cell_ece(part, limit, self.n_bins)[0]
+            residual = np.where(at_bound, np.minimum(residual, beyond), residual)
+        for place, index in enumerate(np.flatnonzero(fitted).tolist()):
+            evidence[index] = FitEvidence(
+                rows=evidence[index].rows,
+                one_class=False,
+                temperature=float(numbers.temperature[place]),
+                at_bound=numbers.at_bound[place],
+                residual=float(residual[place]),
+                null_level=float(null_level[place]),
+            )
+        return evidence
 
-    def _store_errors(self, numbers: Sequence[TemperatureNumbers | None]) -> None:
-        self.log_temperature_errors_ = np.array(
-            [np.inf if entry is None else entry.log_error for entry in numbers]
-        )
-        self.confidence_errors_ = np.array(
-            [np.inf if entry is None else entry.confidence_error for entry in numbers]
-        )
+    def _concluded(
+        self, cells: LogitCells, index: int, evidence: FitEvidence, parent: float, before: float
+    ) -> PositionFit:
+        def after(temperature: float) -> float | None:
+            if temperature == evidence.temperature and evidence.at_bound is None:
+                return evidence.residual
+            alone = cells.take(np.arange(cells.gamma) == index)
+            return known(float(self._errors(alone, np.array([temperature]))[0][0]))
 
-    def _store_affine(self, cells: LogitCells, losses: Sequence[float | None]) -> None:
+        def known(error: float) -> float | None:
+            return error if cells.total[index] > 0.0 else None
+
+        verdict = judge(evidence, minimum_rows=self.minimum_rows, gap_tolerance=self.gap_tolerance)
+        errors = (lambda _: known(before), after)
+        return PositionFit.concluded(index, evidence, verdict, parent, errors)
+
+    def _errors(self, cells: LogitCells, temperatures: Floats) -> tuple[Floats, Floats]:
+        """[g] calibration error with these temperatures, and [g] its level by chance."""
+        return cell_ece(cells, expit(cells.logit / temperatures[:, None]), self.n_bins)
+
+    def _store_affine(self, cells: LogitCells, numbers: TemperatureNumbers) -> None:
         self.affine_fits_ = ()
         if self.method == "affine":
             rules = AffineRules(
@@ -308,12 +308,9 @@ class ConditionalLikelihood(TemperatureEstimator):
                 n_bins=self.n_bins,
                 gap_tolerance=self.gap_tolerance,
             )
-            self.affine_fits_ = tuple(
-                rules.fit(index + 1, position, float(temperature), loss)
-                for index, (position, temperature, loss) in enumerate(
-                    zip(cells.positions, self.temperatures_, losses, strict=True)
-                )
-            )
+            part = cells.take(~cells.one_class)
+            losses = numbers.fit.loss(part.weight, part.positive)
+            self.affine_fits_ = rules.fit(cells, self.temperatures_, losses)
             for index, fit in enumerate(self.affine_fits_):
                 if fit.status is PositionStatus.OK and fit.confidence_error is not None:
                     self.confidence_errors_[index] = fit.confidence_error

@@ -17,14 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from calib.canonical_json import round_significant
-from calib.errors import ConfigurationError, RecordError
+from calib.errors import RecordError
 from calib.fit_status import (
     GAP_TOLERANCE,
     MINIMUM_ROWS,
@@ -33,7 +33,8 @@ from calib.fit_status import (
     PositionFit,
     judge,
 )
-from calib.labels import LabelKind, checked_lengths, conditional_labels
+from calib.labels import LabelKind
+from calib.observed_rows import LabelSource, ObservedRows
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
 from calib.sts_search import SurvivalObjective
@@ -199,7 +200,7 @@ class ConditionalTemperature(TemperatureEstimator):
         parent_temperatures: Sequence[float] | None = None,
         gap_tolerance: float = GAP_TOLERANCE,
         allow_unit_interval: bool = False,
-        labels: Literal["hard", "soft"] = "hard",
+        labels: LabelSource = "hard",
     ) -> None:
         self.bounds = bounds
         self.ridge = ridge
@@ -231,23 +232,7 @@ class ConditionalTemperature(TemperatureEstimator):
             ConfigurationError: a parameter outside its range.
         """
         logits = checked_logits(X).astype(np.float32, copy=False)
-        given = np.asarray(y)
-        if given.ndim == 1:
-            gamma = logits.shape[1]
-            full = np.full(len(given), gamma) if verified is None else np.asarray(verified)
-            lengths, accepted = checked_lengths(full, given, gamma)
-            labels = conditional_labels(lengths, accepted, gamma)
-        else:
-            if verified is not None:
-                raise RecordError("verified", "given", "mark unobserved labels as NaN instead")
-            labels = given
-        if labels.shape != logits.shape or labels.dtype.kind not in "biuf":
-            shown = (given.dtype.name, given.shape)
-            raise RecordError("y", shown, f"give labels for logits of shape {logits.shape}")
-        known = labels[~np.isnan(labels.astype(np.float64))]
-        soft = bool(((known != 0) & (known != 1)).any())
-        kind = LabelKind.SOFT_FULL if soft else LabelKind.HARD
-        return self._fit_labels(logits, labels, str(kind))
+        return self._fit_rows(logits, ObservedRows.of_targets(y, verified, logits.shape))
 
     def fit_records(self, records: AcceptanceRecords) -> Self:
         """Fit on the observed labels of the usable rows of telemetry.
@@ -256,27 +241,21 @@ class ConditionalTemperature(TemperatureEstimator):
             FitRefusedError: ``no_rows`` or ``looks_like_probabilities``.
             RecordError: ``labels="soft"`` on records without soft labels.
         """
-        rows = records.fitting_rows()
-        labels = conditional_labels(rows)
-        if self.labels == "hard":
-            return self._fit_labels(rows.confidence_logits, labels, str(LabelKind.HARD))
-        if self.labels != "soft":
-            raise ConfigurationError("labels", self.labels, "give 'hard' or 'soft'")
-        if rows.soft_labels is None:
-            raise RecordError("soft_labels", None, "record soft labels, or fit labels='hard'")
-        # c* teaches about a position only in blocks that reached it, as acceptance does.
-        observed = np.where(np.isnan(labels), np.nan, rows.soft_labels)
-        return self._fit_labels(rows.confidence_logits, observed, str(LabelKind.SOFT_FULL))
+        usable = records.fitting_rows()
+        rows = ObservedRows.of_records(usable, self.labels)
+        return self._fit_rows(usable.confidence_logits, rows)
 
-    def _fit_labels(self, X: NDArray[np.floating], labels: NDArray[np.floating], kind: str) -> Self:
+    def _fit_rows(self, X: NDArray[np.floating], rows: ObservedRows) -> Self:
         self._check_parameters()
         logits = checked_logits(X)
         self._refuse_probabilities(logits)
+        parents = self._parent(logits.shape[1])
+        observed = rows.positions(slice(None), len(parents))
         fits = [
-            self._fit_position(index, logits[:, index], labels[:, index], fallback)
-            for index, fallback in enumerate(self._parent(logits.shape[1]))
+            self._fit_position(index, logits[given, index], labels, parent)
+            for index, ((given, labels), parent) in enumerate(zip(observed, parents, strict=True))
         ]
-        return self._store(fits, kind)
+        return self._store(fits, str(LabelKind.SOFT_FULL if rows.soft else LabelKind.HARD))
 
     def _check_parameters(self) -> None:
         checked_bounds(self.bounds)
@@ -289,12 +268,11 @@ class ConditionalTemperature(TemperatureEstimator):
         self,
         position: int,
         logits: NDArray[np.floating],
-        labels: NDArray[np.floating],
+        labels: NDArray[Any],
         fallback: float,
     ) -> PositionFit:
-        known = ~np.isnan(labels.astype(np.float64))
-        z = np.ascontiguousarray(logits[known], dtype=np.float32)
-        y = np.ascontiguousarray(labels[known], dtype=np.float64)
+        z = np.ascontiguousarray(logits, dtype=np.float32)
+        y = np.ascontiguousarray(labels, dtype=np.float64)
         errors = SurvivalObjective(np.ones_like(z), z, y, self.n_bins)
         evidence = self._evidence_of(z, y, errors)
         verdict = judge(evidence, minimum_rows=self.minimum_rows, gap_tolerance=self.gap_tolerance)

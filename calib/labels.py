@@ -166,7 +166,7 @@ def _lengths(
 
 
 def checked_lengths(
-    verified: ArrayLike,  # [N]
+    verified: ArrayLike | None,  # [N]; γ each when None
     accepted: ArrayLike | None,  # [N]
     gamma: int,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -175,21 +175,32 @@ def checked_lengths(
     Raises:
         RecordError: no whole numbers, unequal lengths, or not 0 ≤ n ≤ ℓ ≤ γ.
     """
-    longest = np.asarray(verified)
     reached = np.asarray(accepted)
-    for name, lengths in (("verified", longest), ("accepted", reached)):
+    full = np.broadcast_to(np.int16(gamma), reached.shape)
+    longest = full if verified is None else np.asarray(verified)
+    given = (
+        {"accepted": reached} if verified is None else {"verified": longest, "accepted": reached}
+    )
+    for name, lengths in given.items():
         if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):
             shown = (lengths.dtype.name, lengths.shape)
             raise RecordError(name, shown, "give one whole number per row")
     if longest.shape != reached.shape:
         raise RecordError("accepted", reached.shape, f"give {longest.size} rows, as in verified")
-    for name, lengths, limit in (("verified", longest, gamma), ("accepted", reached, longest)):
-        if not lengths.size or (lengths.min() >= 0 and bool((lengths <= limit).all())):
-            continue
-        wrong = (lengths < 0) | (lengths > limit)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            upper = gamma if name == "verified" else int(longest[row])
-            remedy = f"row {row}: give a whole number from 0 to {upper}"
-            raise RecordError(name, int(lengths[row]), remedy)
+    if verified is not None:
+        _check_range("verified", longest, full)
+    _check_range("accepted", reached, longest)
     return longest, reached
+
+
+def _check_range(name: str, lengths: NDArray[Any], limits: NDArray[Any]) -> None:
+    if not lengths.size:
+        return
+    # The largest against the smallest limit first: for fully verified rows that is enough.
+    low, high = int(lengths.min()), int(lengths.max())
+    if low >= 0 and (high <= int(limits.min()) or bool((lengths <= limits).all())):
+        return
+    wrong = (lengths < 0) | (lengths > limits)
+    row = int(np.argmax(wrong))
+    remedy = f"row {row}: give a whole number from 0 to {int(limits[row])}"
+    raise RecordError(name, int(lengths[row]), remedy)

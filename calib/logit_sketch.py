@@ -31,7 +31,7 @@ from calib.squashed_logit import (
     squash_cells,
 )
 
-__all__ = ["CELLS", "LabelSource", "LogitSketch"]
+__all__ = ["CELLS", "LabelSource", "LogitSketch", "grouped_sketches"]
 
 CELLS = 1024
 
@@ -83,7 +83,7 @@ class LogitSketch(MergeableSketch):
     @property
     def soft(self) -> bool:
         """Whether any label was strictly between 0 and 1."""
-        return bool((self.sum_y % int(LABEL_UNIT)).any())
+        return bool((self.sum_y & (int(LABEL_UNIT) - 1)).any())
 
     def _filled(self, logits: NDArray[np.floating], rows: ObservedRows) -> Self:
         lengths = rows.hard_lengths
@@ -132,6 +132,38 @@ class LogitSketch(MergeableSketch):
         else:
             self.count[table] += np.bincount(cell, minlength=CELLS)
             self.sum_y[table] += _whole(np.bincount(cell, label_units(labels), CELLS))
+
+
+def grouped_sketches(
+    confidence_logits: NDArray[np.floating],  # [N, g] raw, finite
+    rows: ObservedRows,
+    groups: NDArray[np.intp],  # [N] in 0 … number - 1
+    number: int,
+) -> tuple[LogitSketch, ...]:
+    """One sketch a group, at scale 1, all filled in one pass over the rows.
+
+    Raises:
+        RecordError: logits that are not finite, or labels outside [0, 1].
+    """
+    gamma = confidence_logits.shape[1]
+    shape = (number, gamma, CELLS)
+    sums = [np.zeros(shape, dtype=np.int64) for _ in range(3)]
+    for start in range(0, len(groups), CHUNK_ROWS):
+        part = slice(start, start + CHUNK_ROWS)
+        block = scaled_logits(confidence_logits[part], 0)
+        tables = groups[part] * gamma
+        cells, logits, labels = [], [], []
+        for position, (index, given) in enumerate(rows.positions(part, gamma)):
+            own = block[:, position].take(index)
+            cells.append((tables.take(index) + position) * CELLS + squash_cells(own, CELLS))
+            logits.append(logit_units(own))
+            labels.append(label_units(given))
+        place = np.concatenate(cells)
+        for total, values in zip(sums, (None, logits, labels), strict=True):
+            weight = None if values is None else np.concatenate(values)
+            counted = _whole(np.bincount(place, weight, total.size))
+            np.add(total, counted.reshape(shape), out=total)
+    return tuple(LogitSketch(0, *group) for group in zip(*sums, strict=True))
 
 
 def _whole(sums: NDArray[Any]) -> Integers:

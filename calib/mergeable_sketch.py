@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib.calibration_values import checked_gamma
 from calib.errors import InvalidInputError, RecordError
-from calib.labels import checked_lengths
 from calib.observed_rows import LabelSource, ObservedRows
 from calib.records import AcceptanceRecords
 from calib.sketch_bytes import pack_sketch, unpack_sketch
@@ -91,8 +90,7 @@ class MergeableSketch(ABC):
             RecordError: soft labels that the records lack.
             ConfigurationError: another word.
         """
-        sketch = cls.empty(records.gamma)
-        return sketch._filled(records.confidence_logits, ObservedRows.of_records(records, labels))
+        return cls.from_rows(records.confidence_logits, ObservedRows.of_records(records, labels))
 
     @classmethod
     def from_lengths(
@@ -109,13 +107,8 @@ class MergeableSketch(ABC):
             RecordError: shapes or values that are wrong.
         """
         logits = _matrix(confidence_logits)
-        gamma = logits.shape[1]
-        full = np.broadcast_to(np.int16(gamma), len(logits)) if verified is None else verified
-        longest, reached = checked_lengths(full, accepted, gamma)
-        if len(reached) != len(logits):
-            raise RecordError("accepted", len(reached), f"give {len(logits)} rows, as in logits")
-        sketch = cls.empty(gamma, scale_exponent=scale_exponent)
-        return sketch._filled(logits, ObservedRows.of_lengths(longest, reached))
+        rows = ObservedRows.of_lengths(accepted, verified, logits.shape)
+        return cls.from_rows(logits, rows, scale_exponent=scale_exponent)
 
     @classmethod
     def from_labels(
@@ -130,12 +123,24 @@ class MergeableSketch(ABC):
         Raises:
             RecordError: shapes or values that are wrong.
         """
-        logits, values = _matrix(confidence_logits), np.asarray(labels)
-        if values.shape != logits.shape or values.dtype.kind not in "biuf":
-            shown = (values.dtype.name, values.shape)
-            raise RecordError("labels", shown, f"give labels for logits of shape {logits.shape}")
-        sketch = cls.empty(logits.shape[1], scale_exponent=scale_exponent)
-        return sketch._filled(logits, ObservedRows.of_matrix(values))
+        logits = _matrix(confidence_logits)
+        rows = ObservedRows.of_matrix(labels, logits.shape)
+        return cls.from_rows(logits, rows, scale_exponent=scale_exponent)
+
+    @classmethod
+    def from_rows(
+        cls,
+        logits: NDArray[np.floating],  # [N, g] raw, finite
+        rows: ObservedRows,
+        *,
+        scale_exponent: int = 0,
+    ) -> Self:
+        """Sketch of rows whose labels are known already.
+
+        Raises:
+            RecordError: logits that are not finite, or labels outside [0, 1].
+        """
+        return cls.empty(logits.shape[1], scale_exponent=scale_exponent)._filled(logits, rows)
 
     @classmethod
     def merged(cls, parts: Iterable[Self]) -> Self:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from calib.errors import ConfigurationError, RecordError
+from calib.labels import checked_lengths
 from calib.records import AcceptanceRecords
 
 __all__ = ["LabelSource", "ObservedRows"]
@@ -38,18 +39,59 @@ class ObservedRows:
         self._matrix = matrix
 
     @classmethod
-    def of_lengths(
-        cls, verified: NDArray[np.integer], accepted: NDArray[np.integer]
+    def of_targets(
+        cls,
+        y: ArrayLike | None,  # [N] accepted lengths, or [N, g] conditional labels
+        verified: ArrayLike | None,  # [N]; only with accepted lengths
+        shape: tuple[int, ...],  # of the logits, [N, g]
     ) -> ObservedRows:
-        """Hard labels of rows with these lengths, 0 <= n <= l."""
-        # n + 1 as int16: accepted lengths are uint8 in telemetry.
-        limit = np.minimum(accepted.astype(np.int16) + 1, verified)
-        return cls(limit, accepted, None)
+        """What an estimator is given as ``y``: lengths or labels.
+
+        Raises:
+            RecordError: shapes or values that are wrong, or verified lengths beside labels.
+        """
+        given = np.asarray(y)
+        if given.ndim == 1:
+            return cls.of_lengths(given, verified, shape)
+        if verified is not None:
+            raise RecordError("verified", "given", "mark unobserved labels as NaN instead")
+        return cls.of_matrix(given, shape)
 
     @classmethod
-    def of_matrix(cls, labels: NDArray[Any]) -> ObservedRows:
-        """Labels [N, g], NaN where unobserved."""
-        return cls(None, None, labels)
+    def of_lengths(
+        cls,
+        accepted: ArrayLike | None,  # [N]
+        verified: ArrayLike | None,  # [N]; fully verified when None
+        shape: tuple[int, ...],  # of the logits, [N, g]
+    ) -> ObservedRows:
+        """Hard labels of rows with these lengths.
+
+        Raises:
+            RecordError: no whole numbers, another number of rows, or not 0 <= n <= l <= g.
+        """
+        longest, reached = checked_lengths(verified, accepted, shape[1])
+        if len(reached) != shape[0]:
+            raise RecordError("accepted", len(reached), f"give {shape[0]} rows, as in logits")
+        # n + 1 as int16: accepted lengths are uint8 in telemetry.
+        limit = np.minimum(reached.astype(np.int16) + 1, longest)
+        return cls(limit, reached, None)
+
+    @classmethod
+    def of_matrix(
+        cls,
+        labels: ArrayLike | None,  # [N, g] in [0, 1], NaN where unobserved
+        shape: tuple[int, ...],  # of the logits, [N, g]
+    ) -> ObservedRows:
+        """Labels, hard or soft.
+
+        Raises:
+            RecordError: another shape, or no numbers.
+        """
+        values = np.asarray(labels)
+        if values.shape != shape or values.dtype.kind not in "biuf":
+            shown = (values.dtype.name, values.shape)
+            raise RecordError("labels", shown, f"give labels for logits of shape {shape}")
+        return cls(None, None, values)
 
     @classmethod
     def of_records(cls, records: AcceptanceRecords, labels: LabelSource) -> ObservedRows:
@@ -70,6 +112,16 @@ class ObservedRows:
             raise RecordError("soft_labels", None, "record soft labels, or use labels='hard'")
         # c* teaches about a position only in blocks that reached it, as acceptance does.
         return cls(limit, None, records.soft_labels)
+
+    @property
+    def soft(self) -> bool:
+        """Whether any observed label is strictly between 0 and 1."""
+        if self._matrix is None:
+            return False
+        between = (self._matrix > 0.0) & (self._matrix < 1.0)
+        if self._limit is not None:
+            between &= np.arange(between.shape[1]) < self._limit[:, None]
+        return bool(between.any())
 
     @property
     def hard_lengths(self) -> tuple[NDArray[np.integer], NDArray[np.integer]] | None:

@@ -21,22 +21,13 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib.errors import FormatError, InvalidInputError
-from calib.logit_sketch import CELLS, LabelSource, LogitSketch
+from calib.logit_sketch import LabelSource, LogitSketch, grouped_sketches
 from calib.observed_rows import ObservedRows
 from calib.records import AcceptanceRecords
 from calib.row_hashes import cluster_hashes
 from calib.segment_tags import SegmentBuckets, SegmentKey, SegmentLevels, leaf_segments
-from calib.squashed_logit import (
-    CHUNK_ROWS,
-    LABEL_UNIT,
-    label_units,
-    logit_units,
-    scaled_logits,
-    squash_cells,
-)
 from calib.tenant_weights import TenantWeights, capped_weights
 
 __all__ = ["FOLDS", "SegmentSketches", "tenant_parts"]
@@ -91,7 +82,9 @@ class SegmentSketches:
         rows = records if usable.all() else records.select(usable)
         codes, keys = leaf_segments(rows, edges, tags)
         folds = (cluster_hashes(rows) % np.uint64(FOLDS)).astype(np.intp)
-        filled = _by_group(rows, codes * FOLDS + folds, FOLDS * len(keys), labels)
+        observed = ObservedRows.of_records(rows, labels)
+        groups = codes * FOLDS + folds
+        filled = grouped_sketches(rows.confidence_logits, observed, groups, FOLDS * len(keys))
         sketches = {key: filled[FOLDS * i : FOLDS * (i + 1)] for i, key in enumerate(keys)}
         return cls(records.gamma, edges, tags, MappingProxyType(sketches))
 
@@ -198,36 +191,6 @@ def tenant_parts(
     weights = capped.weights
     parts = [(float(weight), rows.select(weights == weight)) for weight in np.unique(weights)[::-1]]
     return parts, capped
-
-
-def _by_group(
-    records: AcceptanceRecords,
-    groups: NDArray[np.intp],  # [N] in 0 … number - 1
-    number: int,
-    labels: LabelSource,
-) -> tuple[LogitSketch, ...]:
-    """One sketch a group, all filled in one pass over the rows."""
-    gamma = records.gamma
-    observed = ObservedRows.of_records(records, labels)
-    shape = (number, gamma, CELLS)
-    sums = [np.zeros(shape, dtype=np.int64) for _ in range(3)]
-    for start in range(0, len(records) if number else 0, CHUNK_ROWS):
-        part = slice(start, start + CHUNK_ROWS)
-        block = scaled_logits(records.confidence_logits[part], 0)
-        tables = groups[part] * gamma
-        cells, logits, weights = [], [], []
-        for position, (index, given) in enumerate(observed.positions(part, gamma)):
-            own = block[:, position].take(index)
-            cells.append((tables.take(index) + position) * CELLS + squash_cells(own, CELLS))
-            logits.append(logit_units(own))
-            hard = given.dtype == np.bool_
-            weights.append(given * LABEL_UNIT if hard else label_units(given))
-        place = np.concatenate(cells)
-        for total, values in zip(sums, (None, logits, weights), strict=True):
-            weight = None if values is None else np.concatenate(values)
-            counted = np.bincount(place, weight, total.size).astype(np.int64)
-            np.add(total, counted.reshape(shape), out=total)
-    return tuple(LogitSketch(0, *group) for group in zip(*sums, strict=True))
 
 
 def _added(

@@ -21,7 +21,7 @@ from calib.logit_sketch import LogitSketch
 from calib.reliability import DEFAULT_BINS, check_bins, equal_mass_groups
 from calib.squashed_logit import LABEL_UNIT, LOGIT_UNIT
 
-__all__ = ["LogitCells", "PositionCells", "forgetting_weights"]
+__all__ = ["LogitCells", "forgetting_weights"]
 
 Floats = NDArray[np.float64]
 
@@ -44,17 +44,20 @@ def forgetting_weights(
 
 
 @dataclass(frozen=True, eq=False)  # no slots: sums are kept once computed
-class PositionCells:
-    """The cells of one position that hold rows, M of them, by ascending logit.
+class LogitCells:
+    """Weighted sums of one or more sketches, ready to fit on; cells by ascending logit.
+
+    A cell without rows has weight 0 and logit 0: it adds nothing to any sum over cells.
 
     Attributes:
-        logit: [M] mean logit z of the cell.
-        weight: [M] Σw.
-        positive: [M] Σwy, between 0 and ``weight``.
-        squared_weight: [M] Σw².
-        squared_positive: [M] Σw²y.
-        rows: rows counted, whatever their weight.
+        logit: [g, C] mean logit z of the cell.
+        weight: [g, C] Σw.
+        positive: [g, C] Σwy, between 0 and ``weight``.
+        squared_weight: [g, C] Σw².
+        squared_positive: [g, C] Σw²y.
+        rows: [g] rows counted, whatever their weight.
         unit: power of two of the size of the logits, for arithmetic near 1.
+        soft: whether any label is strictly between 0 and 1.
     """
 
     logit: Floats
@@ -62,58 +65,62 @@ class PositionCells:
     positive: Floats
     squared_weight: Floats
     squared_positive: Floats
-    rows: int
+    rows: NDArray[np.int64]
     unit: float
-
-    @cached_property
-    def total(self) -> float:
-        """Σw of the position."""
-        return float(self.weight.sum())
-
-    @cached_property
-    def effective_rows(self) -> float:
-        """(Σw)² / Σw²: the rows of weight 1 that would be as much evidence."""
-        squares = float(self.squared_weight.sum())
-        return self.total**2 / squares if squares > 0.0 else 0.0
-
-    @cached_property
-    def one_class(self) -> bool:
-        """Whether all labels are 0 or all are 1; True without rows."""
-        accepted = float(self.positive.sum())
-        return accepted <= 0.0 or accepted >= self.total
-
-    def auc(self) -> float | None:
-        """Area under the ROC curve in [0, 1], rows of one cell tied; None for one class."""
-        return area_under_curve(ScoreGroups(self.weight, self.positive))
-
-    def equal_mass_bins(self, n_bins: int = DEFAULT_BINS) -> NDArray[np.intp]:
-        """[M] bin of each cell: neighbours grouped to nearly equal weight, no cell cut.
-
-        Raises:
-            ConfigurationError: no whole number of bins.
-        """
-        bins = check_bins(n_bins)
-        if not len(self.weight):
-            return np.zeros(0, dtype=np.intp)
-        return equal_mass_groups(self.weight, bins)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class LogitCells:
-    """Weighted sums of one or more sketches, ready to fit on.
-
-    Attributes:
-        positions: cells of each position.
-        soft: whether any label is strictly between 0 and 1.
-    """
-
-    positions: tuple[PositionCells, ...]
     soft: bool
 
     @property
     def gamma(self) -> int:
         """Draft positions."""
-        return len(self.positions)
+        return len(self.weight)
+
+    @cached_property
+    def total(self) -> Floats:
+        """[g] Σw of each position."""
+        return np.asarray(self.weight.sum(axis=1))
+
+    @cached_property
+    def effective_rows(self) -> Floats:
+        """[g] (Σw)² / Σw²: the rows of weight 1 that would be as much evidence."""
+        squares = self.squared_weight.sum(axis=1)
+        rows = np.divide(self.total**2, squares, out=np.zeros(self.gamma), where=squares > 0.0)
+        return np.asarray(rows)
+
+    @cached_property
+    def one_class(self) -> NDArray[np.bool_]:
+        """[g] whether all labels are 0 or all are 1; True without rows."""
+        accepted = self.positive.sum(axis=1)
+        return np.asarray((accepted <= 0.0) | (accepted >= self.total))
+
+    def take(self, chosen: NDArray[np.bool_]) -> LogitCells:
+        """The positions of a mask [g]."""
+        if chosen.all():
+            return self
+        return LogitCells(
+            self.logit[chosen],
+            self.weight[chosen],
+            self.positive[chosen],
+            self.squared_weight[chosen],
+            self.squared_positive[chosen],
+            self.rows[chosen],
+            self.unit,
+            self.soft,
+        )
+
+    def auc(self, index: int) -> float | None:
+        """Area under the ROC curve of one position (from 0) in [0, 1]; None for one class.
+
+        Rows of one cell are tied.
+        """
+        return area_under_curve(ScoreGroups(self.weight[index], self.positive[index]))
+
+    def equal_mass_bins(self, index: int, n_bins: int = DEFAULT_BINS) -> NDArray[np.intp]:
+        """[C] bin of each cell of one position (from 0): nearly equal weight, no cell cut.
+
+        Raises:
+            ConfigurationError: no whole number of bins.
+        """
+        return equal_mass_groups(self.weight[index], check_bins(n_bins))
 
     @classmethod
     def of(cls, sketch: LogitSketch) -> LogitCells:
@@ -132,8 +139,26 @@ class LogitCells:
         buckets = _by_weight(list(sketches), list(weights))
         first = next(iter(buckets.values()))
         unit = 2.0**first.scale_exponent
-        positions = tuple(_position(buckets, index, unit) for index in range(first.gamma))
-        return cls(positions, any(sketch.soft for sketch in buckets.values()))
+        logit, weight, positive, squared_weight, squared_positive = np.zeros(
+            (5, *first.count.shape)
+        )
+        for factor, sketch in buckets.items():
+            accepted = sketch.sum_y / LABEL_UNIT
+            logit += factor * (sketch.sum_z * (unit / LOGIT_UNIT))
+            weight += factor * sketch.count
+            positive += factor * accepted
+            squared_weight += factor**2 * sketch.count
+            squared_positive += factor**2 * accepted
+        return cls(
+            np.divide(logit, weight, out=np.zeros_like(logit), where=weight > 0.0),
+            weight,
+            positive,
+            squared_weight,
+            squared_positive,
+            rows=np.sum([sketch.rows for sketch in buckets.values()], axis=0),
+            unit=unit,
+            soft=any(sketch.soft for sketch in buckets.values()),
+        )
 
 
 def _by_weight(sketches: list[LogitSketch], weights: list[float]) -> dict[float, LogitSketch]:
@@ -150,22 +175,3 @@ def _by_weight(sketches: list[LogitSketch], weights: list[float]) -> dict[float,
     merged = {weight: LogitSketch.merged(grouped[weight]) for weight in sorted(grouped)}
     LogitSketch.merged(merged.values())  # refuses different shapes
     return merged
-
-
-def _position(buckets: dict[float, LogitSketch], index: int, unit: float) -> PositionCells:
-    weights = np.array(list(buckets))[:, None]
-    count = np.array([sketch.count[index] for sketch in buckets.values()], dtype=np.float64)
-    logit = np.array([sketch.sum_z[index] for sketch in buckets.values()]) * (unit / LOGIT_UNIT)
-    label = np.array([sketch.sum_y[index] for sketch in buckets.values()]) / LABEL_UNIT
-    weight = (weights * count).sum(axis=0)
-    held = np.flatnonzero(weight > 0.0)
-    squares = weights * weights
-    return PositionCells(
-        logit=(weights * logit).sum(axis=0)[held] / weight[held],
-        weight=weight[held],
-        positive=(weights * label).sum(axis=0)[held],
-        squared_weight=(squares * count).sum(axis=0)[held],
-        squared_positive=(squares * label).sum(axis=0)[held],
-        rows=int(count.sum()),
-        unit=unit,
-    )

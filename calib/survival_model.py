@@ -29,7 +29,7 @@ from scipy.special import expit
 from calib.clusters import cluster_codes
 from calib.conditional_likelihood import ConditionalLikelihood
 from calib.errors import InvalidInputError, RecordError
-from calib.logistic_newton import LogisticFit, fit_logistic
+from calib.logistic_newton import LogisticFits, fit_logistic, log_loss
 from calib.logit_sketch import LabelSource
 from calib.pair_sketch import PairCells, PairSketch, pair_cells
 from calib.records import AcceptanceRecords
@@ -227,24 +227,20 @@ def fit_survival_model(
     if len(numbers) != len(parts):
         raise InvalidInputError("folds", len(numbers), f"give {len(parts)}, one per sketch")
     whole = pair_cells(parts, factors)
-    known = sorted(set(numbers))
+    known = sorted(set(numbers)) if len(set(numbers)) > 1 else []
 
     def cells_of(chosen: Callable[[int], bool]) -> tuple[PairCells, ...]:
         each = [place for place, number in enumerate(numbers) if chosen(number)]
         return pair_cells([parts[place] for place in each], [factors[place] for place in each])
 
-    apart = [cells_of(fold.__eq__) for fold in known]
-    rest = [cells_of(fold.__ne__) for fold in known if len(known) > 1]
-    hazards = []
-    for index in range(gamma - 1):
-        center = np.array([conditional.intercepts_[index], conditional.slopes_[index], 0.0])
-        training = [cells[index] for cells in rest]
-        held_out = [cells[index] for cells in apart]
-        hazards.append(_fit_hazard(index + 1, whole[index], training, held_out, center, pull))
+    apart = [_Stack.of(cells_of(fold.__eq__)) for fold in known]
+    rest = [_Stack.of(cells_of(fold.__ne__)) for fold in known]
+    center = np.stack([conditional.intercepts_, conditional.slopes_, np.zeros(gamma)], axis=1)[:-1]
+    hazards = _fit_hazards(_Stack.of(whole), rest, apart, center, pull) if gamma > 1 else ()
     return SurvivalModel(
         slopes=tuple(conditional.slopes_.tolist()),
         intercepts=tuple(conditional.intercepts_.tolist()),
-        hazards=tuple(hazards),
+        hazards=hazards,
         rows=tuple(fit.rows for fit in conditional.position_fits_),
     )
 
@@ -264,63 +260,88 @@ def pair_folds(
     ]
 
 
-def _fit_hazard(
-    position: int,
-    cells: PairCells,
-    training: Sequence[PairCells],
-    held_out: Sequence[PairCells],
+@dataclass(frozen=True, eq=False, slots=True)
+class _Stack:
+    """Cells of G = g - 1 pairs: features [G, 3, M] (1, z_i, z_{i+1} in units), Σw, Σwy [G, M]."""
+
+    features: Floats
+    weight: Floats
+    positive: Floats
+    unit: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[PairCells]) -> _Stack:
+        """Cells of all pairs, with weight 0 where a pair has fewer."""
+        most = max((len(cells.weight) for cells in pairs), default=0)
+        features = np.zeros((len(pairs), 3, most))
+        weight, positive = np.zeros((2, len(pairs), most))
+        for index, cells in enumerate(pairs):
+            held = slice(len(cells.weight))
+            features[index, 0, held] = 1.0
+            features[index, 1, held] = cells.first / cells.unit
+            features[index, 2, held] = cells.second / cells.unit
+            weight[index, held] = cells.weight
+            positive[index, held] = cells.positive
+        return cls(features, weight, positive, pairs[0].unit if pairs else 1.0)
+
+    def fit(self, center: Floats, ridge: float, *, following: bool) -> LogisticFits:
+        """Hazards around c, [G, 3] of intercept, slope and 0; with the next logit or without."""
+        size = 3 if following else 2
+        units = np.array([1.0, self.unit, self.unit])[:size]
+        return fit_logistic(
+            self.features[:, :size],
+            self.weight,
+            self.positive,
+            ridge=np.tile(ridge / units**2, (len(center), 1)),
+            center=center[:, :size] * units,
+        )
+
+    def loss(self, fit: LogisticFits) -> Floats:
+        """[G] log loss of fitted hazards on these cells, in nats."""
+        size = fit.coefficients.shape[1]
+        odds = (fit.coefficients[:, None, :] @ self.features[:, :size])[:, 0]
+        return log_loss(odds, self.weight, self.positive)
+
+
+def _fit_hazards(
+    cells: _Stack,
+    training: Sequence[_Stack],
+    held_out: Sequence[_Stack],
     center: Floats,
     ridge: float,
-) -> Hazard:
-    rows = float(cells.weight.sum())
-    plain = Hazard(position, float(center[0]), float(center[1]), 0.0, rows)
-    if rows == 0.0:
-        return plain
-    fit = _fit(cells, center, ridge, following=True)
+) -> tuple[Hazard, ...]:
+    fit = cells.fit(center, ridge, following=True)
     if training:
-        gain = sum(
-            _loss(part, _fit(rest, center, ridge, following=False), following=False)
-            - _loss(part, _fit(rest, center, ridge, following=True), following=True)
-            for rest, part in zip(training, held_out, strict=True)
-        )
+        gains = np.zeros(len(center))
+        for rest, part in zip(training, held_out, strict=True):
+            gains += part.loss(rest.fit(center, ridge, following=False))
+            gains -= part.loss(rest.fit(center, ridge, following=True))
     else:
-        gain = _fit(cells, center, ridge, following=False).loss - fit.loss - _AKAIKE
-    unit = cells.unit
-    weight = float(fit.coefficients[2]) / unit
-    measured = replace(
-        plain, fitted_following=weight, following_error=_error(fit, unit), gain=float(gain)
-    )
-    if not gain > 0.0:
-        return measured
-    intercept, slope = float(fit.coefficients[0]), float(fit.coefficients[1]) / unit
-    return replace(measured, intercept=intercept, slope=slope, following=weight)
+        without = cells.fit(center, ridge, following=False)
+        gains = cells.loss(without) - cells.loss(fit) - _AKAIKE
+    numbers = fit.coefficients / [1.0, cells.unit, cells.unit]
+    rows = cells.weight.sum(axis=1).tolist()
+    found = []
+    for index, (intercept, slope, following) in enumerate(numbers.tolist()):
+        hazard = Hazard(
+            index + 1, float(center[index, 0]), float(center[index, 1]), 0.0, rows[index]
+        )
+        if rows[index] > 0.0:
+            hazard = replace(
+                hazard,
+                fitted_following=following,
+                following_error=_error(fit.information[index], cells.unit),
+                gain=float(gains[index]),
+            )
+        if rows[index] > 0.0 and gains[index] > 0.0:
+            hazard = replace(hazard, intercept=intercept, slope=slope, following=following)
+        found.append(hazard)
+    return tuple(found)
 
 
-def _fit(cells: PairCells, center: Floats, ridge: float, *, following: bool) -> LogisticFit:
-    size = 3 if following else 2
-    units = np.array([1.0, cells.unit, cells.unit])[:size]
-    return fit_logistic(
-        _features(cells)[:, :size],
-        cells.weight,
-        cells.positive,
-        ridge=ridge / units**2,
-        center=center[:size] * units,
-    )
-
-
-def _features(cells: PairCells) -> Floats:
-    one = np.ones_like(cells.weight)
-    return np.stack([one, cells.first / cells.unit, cells.second / cells.unit], axis=1)
-
-
-def _loss(cells: PairCells, fit: LogisticFit, *, following: bool) -> float:
-    odds = _features(cells)[:, : 3 if following else 2] @ fit.coefficients
-    return float(cells.weight @ np.logaddexp(0.0, odds) - cells.positive @ odds)
-
-
-def _error(fit: LogisticFit, unit: float) -> float | None:
+def _error(information: Floats, unit: float) -> float | None:
     try:
-        variance = float(np.linalg.inv(fit.information)[2, 2])
+        variance = float(np.linalg.inv(information)[2, 2])
     except np.linalg.LinAlgError:
         return None
     return variance**0.5 / unit if 0.0 < variance < np.inf else None

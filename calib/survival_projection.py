@@ -241,7 +241,7 @@ def _temperature(
             verdict = (
                 PositionStatus.TEMPERATURE_CANNOT_FIT,
                 f"The best temperature, {evidence.temperature:g}, lowers the calibration error and "
-                f"raises the log loss by {rises:.4f} nats over {parent:g}: it flattens the "
+                f"raises the log loss by {rises:.3g} nats over {parent:g}: it flattens the "
                 "ranking.",
             )
     errors = (objective.ece_or_none,) * 2

@@ -5,6 +5,7 @@ import pytest
 from scipy.special import expit
 
 from calib.affine_fits import AffineFit, AffineRules
+from calib.logistic_newton import log_loss
 from calib.logit_sketch import LogitSketch
 from calib.sketch_cells import LogitCells
 from calib.statuses import PositionStatus
@@ -23,7 +24,9 @@ def rules(**options: float) -> AffineRules:
 
 def fit(logits: np.ndarray, labels: np.ndarray, **options: float) -> AffineFit:
     sketch = LogitSketch.from_labels(logits[:, None], labels[:, None])
-    return rules(**options).fit(1, LogitCells.of(sketch).positions[0], 1.0, None)
+    cells = LogitCells.of(sketch)
+    of_one = log_loss(cells.logit, cells.weight, cells.positive)[~cells.one_class]
+    return rules(**options).fit(cells, np.ones(1), of_one)[0]
 
 
 def drawn(rows: int, intercept: float = -0.4) -> tuple[np.ndarray, np.ndarray]:
@@ -59,6 +62,20 @@ def test_r20_no_slope() -> None:
     found = fit(np.array([2.0, 2, -2, -2]), np.array([1.0, 0, 1, 0]), minimum_rows=0)
     assert found.status is PositionStatus.AT_BOUND
     assert found.slope is None
+
+
+def test_gain_is_the_log_loss_saved_per_row() -> None:
+    z, y = drawn(5000)
+    found = fit(z, y)
+    assert found.slope is not None
+    assert found.intercept is not None
+
+    def loss(odds: np.ndarray) -> float:
+        return float((np.logaddexp(0.0, odds) - y * odds).mean())
+
+    saved = loss(z) - loss(found.slope * z + found.intercept)
+    assert found.gain == pytest.approx(saved, rel=1e-2)
+    assert saved > 0.01
 
 
 def test_one_class() -> None:

@@ -74,7 +74,7 @@ def test_r21_relative_at_any_scale(factor: float, expected: float) -> None:
     sketch = LogitSketch.from_lengths(
         logits, [1, 0, 0, 0, 1, 1], scale_exponent=scale_exponent(logits)
     )
-    assert LogitCells.of(sketch).positions[0].auc() == pytest.approx(8 / 9)
+    assert LogitCells.of(sketch).auc(0) == pytest.approx(8 / 9)
 
 
 def test_r21_beyond_what_may_be_published() -> None:
@@ -120,6 +120,22 @@ def test_r26_order_and_split_do_not_matter() -> None:
     assert whole.temperatures_.tolist() == again.temperatures_.tolist()
     assert whole.slopes_.tolist() == again.slopes_.tolist()
     assert whole.intercepts_.tolist() == again.intercepts_.tolist()
+
+
+def test_positions_do_not_see_each_other() -> None:
+    """Fitted together, or one column at a time: the same bits."""
+    draw = np.random.default_rng(6)
+    logits = draw.normal(1.0, 2.5, (4000, 4)).astype(np.float32)
+    logits[:, 3] = 1.5  # one value: the intercept alone
+    labels = (draw.random((4000, 4)) < 1 / (1 + np.exp(-logits / 1.7))).astype(float)
+    labels[:, 2] = logits[:, 2] > 0.0  # separated
+    names = ("temperatures_", "slopes_", "intercepts_", "log_temperature_errors_", "ece_after_")
+    together = fitted(logits, labels, method="affine")
+    for index in range(4):
+        alone = fitted(logits[:, [index]], labels[:, [index]], method="affine")
+        for name in (*names, "ece_before_", "confidence_errors_"):
+            assert getattr(alone, name)[0] == getattr(together, name)[index], name
+        assert alone.affine_fits_[0].gain == together.affine_fits_[index].gain
 
 
 @pytest.mark.parametrize("method", ["temperature", "affine"])

@@ -19,18 +19,18 @@ def found(rows: ObservedRows, count: int) -> list[tuple[list[int], list[float]]]
 
 
 def test_r36_observed_is_up_to_the_first_reject_and_never_beyond_what_was_verified() -> None:
-    rows = ObservedRows.of_lengths(np.array([2, 3, 0]), np.array([2, 1, 0]))
+    rows = ObservedRows.of_lengths([2, 1, 0], [2, 3, 0], (3, 3))
     assert found(rows, 3) == [([0, 1], [1.0, 1.0]), ([0, 1], [1.0, 0.0]), ([], [])]
 
 
 def test_accepted_lengths_of_255_positions_do_not_wrap() -> None:
     full = np.array([254], dtype=np.uint8)
-    rows = ObservedRows.of_lengths(full, full)
+    rows = ObservedRows.of_lengths(full, full, (1, 254))
     assert [index.tolist() for index, _ in rows.positions(EVERYTHING, 254)] == [[0]] * 254
 
 
 def test_a_matrix_is_observed_where_it_is_no_nan() -> None:
-    rows = ObservedRows.of_matrix(np.array([[0.25, np.nan], [np.nan, 1.0]]))
+    rows = ObservedRows.of_matrix([[0.25, np.nan], [np.nan, 1.0]], (2, 2))
     assert found(rows, 2) == [([0], [0.25]), ([1], [1.0])]
 
 
@@ -60,7 +60,27 @@ def test_wrong_sources_are_named() -> None:
 
 
 def test_lengths_of_hard_labels_and_nothing_of_others() -> None:
-    hard = ObservedRows.of_lengths(np.array([2, 3, 0]), np.array([2, 1, 0])).hard_lengths
+    hard = ObservedRows.of_lengths([2, 1, 0], [2, 3, 0], (3, 3)).hard_lengths
     assert hard is not None
     assert [list(each) for each in hard] == [[2, 1, 0], [2, 2, 0]]
-    assert ObservedRows.of_matrix(np.array([[0.25]])).hard_lengths is None
+    assert ObservedRows.of_matrix([[0.25]], (1, 1)).hard_lengths is None
+
+
+def test_targets_are_lengths_or_labels() -> None:
+    by_lengths = ObservedRows.of_targets([2, 0], [2, 1], (2, 2))
+    by_labels = ObservedRows.of_targets([[1.0, 1.0], [0.0, np.nan]], None, (2, 2))
+    assert found(by_lengths, 2) == found(by_labels, 2) == [([0, 1], [1.0, 0.0]), ([0], [1.0])]
+    assert not by_lengths.soft
+    assert not by_labels.soft
+    assert ObservedRows.of_targets([[0.25, np.nan]], None, (1, 2)).soft
+    for y, verified, field in (
+        ([[1.0]], [1], "verified"),
+        ([[1.0, 1.0]], None, "labels"),
+        ([["a"]], None, "labels"),
+        (None, None, "labels"),
+        ([1, 1], None, "accepted"),
+        ([2], None, "accepted"),
+        ([0.5], None, "accepted"),
+    ):
+        with pytest.raises(RecordError, match=field):
+            ObservedRows.of_targets(y, verified, (1, 1))
