@@ -112,7 +112,7 @@ class LabelConsistency:
             return "no row carries both a soft label and an observed acceptance"
         parts = [_describe(position) for position in self.positions if position.inconsistent]
         if not parts:
-            return f"soft labels agree with acceptance on {self.rows} labels"
+            return f"soft labels agree with acceptance on {self.rows:,} labels"
         return (
             "; ".join(parts) + "; check acceptance rule, draft mode, sampling parameters and slots"
         )

@@ -76,9 +76,9 @@ class PairSketch(MergeableSketch):
     ) -> None:
         first, second = (block[:, table + side].take(index) for side in (0, 1))
         cell = squash_cells(first, SIDE) * SIDE + squash_cells(second, SIDE)
-        label = labels * LABEL_UNIT if labels.dtype == np.bool_ else label_units(labels)
         self.count[table] += np.bincount(cell, minlength=_CELLS)
-        weighted = zip(_SUMS[1:], (logit_units(first), logit_units(second), label), strict=True)
+        values = (logit_units(first), logit_units(second), label_units(labels))
+        weighted = zip(_SUMS[1:], values, strict=True)
         for name, units in weighted:
             getattr(self, name)[table] += np.bincount(cell, units, _CELLS).astype(np.int64)
 

@@ -147,7 +147,7 @@ def _affine(
 ) -> tuple[Floats, Floats] | None:
     """Pooled slopes and intercepts of these folds; None where they hold no rows."""
     cells = reader.cells(folds)
-    if not any(position.total > 0.0 for position in cells.positions):
+    if not cells.total.any():
         return None
     fit = ConditionalLikelihood(**how.get_params()).fit_sketch(cells)
     return fit.slopes_, fit.intercepts_

@@ -98,12 +98,14 @@ def logit_units(scaled: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.rint(scaled.astype(np.float64) * LOGIT_UNIT)
 
 
-def label_units(labels: NDArray[np.floating]) -> NDArray[np.float64]:
+def label_units(labels: NDArray[np.floating] | NDArray[np.bool_]) -> NDArray[np.float64]:
     """Labels in whole units of 2^-30.
 
     Raises:
         RecordError: a label outside [0, 1].
     """
+    if labels.dtype == np.bool_:
+        return labels.astype(np.float64) * LABEL_UNIT
     values = np.asarray(labels, dtype=np.float64)
     if values.size and not (values.min() >= 0.0 and values.max() <= 1.0):
         wrong = values[~((values >= 0.0) & (values <= 1.0))]
