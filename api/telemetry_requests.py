@@ -220,7 +220,8 @@ def _problem(error: InvalidBatchError) -> ProblemError:
 
 def _only_engine(records: AcceptanceRecords) -> str | None:
     """The engine of all rows, where they agree."""
-    if records.engine is None:
+    engines = records.coded("engine")
+    if engines is None or (engines.codes != engines.codes[0]).any():
         return None
-    engines = set(records.engine.tolist())
-    return engines.pop() if len(engines) == 1 else None
+    named = engines.distinct()
+    return named[0] if named else None

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.coded_texts import CodedTexts
 from calib.record_schema import MAX_TEXT_LENGTH, Column, ColumnKind
 
 _FAST_TYPES: dict[ColumnKind, frozenset[type]] = {
@@ -76,12 +77,12 @@ class ParsedColumn:
     """A column as a typed array, not yet checked for range.
 
     Attributes:
-        values: [N] or [N, γ], wide dtype (float64, int64 or wider, bool, object); None where
-            the column as a whole is wrong.
+        values: [N] or [N, γ], wide dtype (float64, int64 or wider, bool, object), or texts as
+            codes, as they were sent; None where the column as a whole is wrong.
         faults: what did not fit; the cells concerned hold a filler.
     """
 
-    values: NDArray[Any] | None
+    values: NDArray[Any] | CodedTexts | None
     faults: list[CellFault] = field(default_factory=list)
 
 
@@ -93,6 +94,8 @@ def parse_column(
     """The column as an array of numbers, booleans or texts; no range is checked here."""
     if isinstance(sent, list | tuple):
         return _parse_cells(column, sent, gamma)
+    if isinstance(sent, CodedTexts) and column.kind is ColumnKind.TEXT:
+        return ParsedColumn(sent)
     if isinstance(sent, np.ma.MaskedArray):
         return _whole(column, "a masked array", "fill masked cells: NumPy drops the mask silently")
     try:
@@ -135,7 +138,7 @@ def _parse_cells(column: Column, rows: Sequence[Any], gamma: int) -> ParsedColum
     shaped, faults = _shape_rows(column, rows, gamma)
     parsed = _typed(column, list(chain.from_iterable(shaped)), width=gamma)
     parsed.faults[:0] = faults
-    if parsed.values is not None:
+    if isinstance(parsed.values, np.ndarray):
         parsed.values = parsed.values.reshape(len(rows), gamma)
     return parsed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.coded_texts import CodedTexts
 from calib.record_schema import UNKNOWN_INTEGER, Flag
 from calib.records import AcceptanceRecords
 
@@ -23,22 +24,19 @@ def duplicate_rows(records: AcceptanceRecords) -> NDArray[np.bool_]:
     is never a duplicate. Rank is no part of the key: every rank of an engine sees the same block.
     """
     duplicate = np.full(len(records), False)
-    if records.engine is None or records.request is None or records.step is None:
+    engine, request, step = records.coded("engine"), records.coded("request"), records.step
+    if engine is None or request is None or step is None:
         return duplicate
     replay = (records.flags & np.uint8(Flag.REPLAY)) != 0
-    known = (
-        (records.engine != None)  # noqa: E711 - elementwise on objects
-        & (records.request != None)  # noqa: E711
-        & (records.step != UNKNOWN_INTEGER)
-    )
-    known &= _perhaps_repeated(records.engine, records.request, records.step)
-    kept: dict[tuple[str, str, int], int] = {}
+    known = (engine.codes >= 0) & (request.codes >= 0) & (step != UNKNOWN_INTEGER)
+    known &= _perhaps_repeated(engine, request, step)
+    kept: dict[tuple[int, int, int], int] = {}
     # Originals first: a replay that overtook its original must not displace it.
     order = np.concatenate([np.flatnonzero(known & ~replay), np.flatnonzero(known & replay)])
     keys = zip(
-        records.engine[order].tolist(),
-        records.request[order].tolist(),
-        records.step[order].tolist(),
+        engine.codes[order].tolist(),
+        request.codes[order].tolist(),
+        step[order].tolist(),
         strict=True,
     )
     for row, key in zip(order.tolist(), keys, strict=True):
@@ -47,13 +45,12 @@ def duplicate_rows(records: AcceptanceRecords) -> NDArray[np.bool_]:
 
 
 def _perhaps_repeated(
-    engine: NDArray[np.object_], request: NDArray[np.object_], step: NDArray[np.int64]
+    engine: CodedTexts, request: CodedTexts, step: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Mask [N] of rows whose key may occur twice: its 64-bit mix does, which is rare by chance."""
     mix = np.zeros(len(step), dtype=np.uint64)
-    for texts, factor in ((engine, _ODD_FACTORS[0]), (request, _ODD_FACTORS[1])):
-        hashes = np.fromiter(map(hash, texts.tolist()), dtype=np.int64, count=len(step))
-        mix += hashes.view(np.uint64) * factor
+    for codes, factor in ((engine.codes, _ODD_FACTORS[0]), (request.codes, _ODD_FACTORS[1])):
+        mix += codes.astype(np.uint64) * factor
         mix ^= mix >> np.uint64(29)
     mix += step.view(np.uint64) * _ODD_FACTORS[2]
     in_order = np.sort(mix)

@@ -18,9 +18,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib.cell_parsing import CellFault
+from calib.coded_texts import CodedTexts
 from calib.errors import RecordError
-from calib.record_schema import COLUMNS, EXCLUDING_FLAGS, Flag, Presence, check_gamma
-from calib.row_validation import Arrays, RejectedRow, check_columns
+from calib.record_schema import (
+    COLUMN_BY_NAME,
+    COLUMNS,
+    EXCLUDING_FLAGS,
+    ColumnKind,
+    Flag,
+    Presence,
+    check_gamma,
+)
+from calib.row_validation import Arrays, Cells, RejectedRow, check_columns
 
 __all__ = ["AcceptanceRecords", "Flag", "RejectedRow", "validate_rows"]
 
@@ -70,7 +79,11 @@ class AcceptanceRecords:
         sent = {column.name: getattr(self, column.name) for column in COLUMNS}
         checked = check_columns(gamma, sent)
         _raise_first(checked.faults, checked.rows)
-        _fill(self, gamma, checked.arrays)
+        _fill(self, gamma, checked.cells)
+
+    def __getstate__(self) -> dict[str, Any]:
+        absent = dict.fromkeys(column.name for column in COLUMNS)
+        return {"gamma": self.gamma, **absent, **self.cells()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Unpickled arrays are writeable; a worker process must not get mutable records.
@@ -94,7 +107,7 @@ class AcceptanceRecords:
         _raise_first(checked.faults, checked.rows)
         if checked.rows == 0:
             raise RecordError("columns", "0 rows", "send at least one row")
-        return cls._trusted(gamma, checked.arrays)
+        return cls._trusted(gamma, checked.cells)
 
     @classmethod
     def empty(cls, gamma: int) -> Self:
@@ -103,13 +116,13 @@ class AcceptanceRecords:
             check_gamma(gamma),
             {"confidence_logits": np.zeros((0, gamma)), "verified": [], "accepted": []},
         )
-        return cls._trusted(int(gamma), checked.arrays)
+        return cls._trusted(int(gamma), checked.cells)
 
     @classmethod
-    def _trusted(cls, gamma: int, arrays: Mapping[str, NDArray[Any] | None]) -> Self:
-        """Records from arrays that are known to keep the contract and to have no other owner."""
+    def _trusted(cls, gamma: int, cells: Mapping[str, NDArray[Any] | CodedTexts | None]) -> Self:
+        """Records from columns that are known to keep the contract and to have no other owner."""
         records = object.__new__(cls)
-        _fill(records, gamma, arrays)
+        _fill(records, gamma, cells)
         return records
 
     def __len__(self) -> int:
@@ -124,6 +137,26 @@ class AcceptanceRecords:
         """Every column that is present, in schema order; the arrays are not copies."""
         named = {column.name: getattr(self, column.name) for column in COLUMNS}
         return {name: array for name, array in named.items() if array is not None}
+
+    def cells(self) -> Cells:
+        """As :meth:`columns`, but texts as codes where they are held so."""
+        coded, held = _coded(self), vars(self)
+        named = {column.name: coded.get(column.name, held.get(column.name)) for column in COLUMNS}
+        return {name: cells for name, cells in named.items() if cells is not None}
+
+    def coded(self, name: str) -> CodedTexts | None:
+        """A text column as codes, made at the first call where they are not held; None: absent.
+
+        Raises:
+            RecordError: ``name`` is no text column.
+        """
+        column = COLUMN_BY_NAME.get(name)
+        if column is None or column.kind is not ColumnKind.TEXT:
+            raise RecordError("name", name, "give the name of a text column")
+        coded = _coded(self)
+        if name not in coded and getattr(self, name) is not None:
+            coded[name] = CodedTexts.of(getattr(self, name).tolist())
+        return coded.get(name)
 
     def equals(self, other: AcceptanceRecords) -> bool:
         """Whether both hold the same γ, columns and values; unknown equals unknown."""
@@ -145,15 +178,16 @@ class AcceptanceRecords:
             RecordError: a mask of another length, or a row number that does not exist.
         """
         index = rows if isinstance(rows, slice) else _row_index(rows, len(self))
-        chosen = {name: array[index] for name, array in self.columns().items()}
+        chosen = {name: cells[index] for name, cells in self.cells().items()}
         return self._trusted(self.gamma, chosen)
 
     def restricted_to(self, names: Collection[str]) -> Self:
         """The same rows with these optional columns at most; other columns at their defaults."""
-        kept: Arrays = {}
+        kept: dict[str, NDArray[Any] | CodedTexts | None] = {}
+        cells = self.cells()
         for column in COLUMNS:
             if column.presence is Presence.REQUIRED or column.name in names:
-                kept[column.name] = getattr(self, column.name)
+                kept[column.name] = cells.get(column.name)
             elif column.presence is Presence.DEFAULTED:
                 kept[column.name] = np.full(len(self), column.absent_value, dtype=column.dtype)
         return self._trusted(self.gamma, kept)
@@ -162,7 +196,7 @@ class AcceptanceRecords:
         """A copy in which ``flag`` is also set on the given rows (a mask [N] or row numbers)."""
         flags = self.flags.copy()
         flags[_row_index(rows, len(self))] |= np.uint8(flag)
-        return self._trusted(self.gamma, {**self.columns(), "flags": flags})
+        return self._trusted(self.gamma, {**self.cells(), "flags": flags})
 
     @staticmethod
     def concatenate(parts: Sequence[AcceptanceRecords]) -> AcceptanceRecords:
@@ -174,9 +208,10 @@ class AcceptanceRecords:
         gammas = sorted({part.gamma for part in parts})
         if len(gammas) != 1:
             raise RecordError("parts", gammas, "give one part or more, all of one gamma")
-        joined: Arrays = {}
+        joined: Cells = {}
+        held = [part.cells() for part in parts]
         for column in COLUMNS:
-            pieces = [getattr(part, column.name) for part in parts]
+            pieces = [cells.get(column.name) for cells in held]
             if all(piece is None for piece in pieces):
                 continue
             for place, piece in enumerate(pieces):
@@ -184,7 +219,7 @@ class AcceptanceRecords:
                     width = (gammas[0],) if column.per_position else ()
                     shape = (len(parts[place]), *width)
                     pieces[place] = np.full(shape, column.null_value, dtype=column.dtype)
-            joined[column.name] = np.concatenate(pieces)
+            joined[column.name] = _concatenated(pieces)
         return AcceptanceRecords._trusted(gammas[0], joined)
 
     def usable(self) -> NDArray[np.bool_]:
@@ -219,6 +254,29 @@ class AcceptanceRecords:
         return self.select(self.usable())
 
 
+class _TextsOnDemand:
+    """Stands where an instance has no texts of a column yet, because it holds them as codes.
+
+    What stands in the instance goes before it: objects are made once, and only if somebody looks.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, records: AcceptanceRecords | None, owner: type) -> Any:
+        if records is None:
+            return None  # as the default that it takes the place of
+        texts = _coded(records)[self._name].texts()
+        texts.flags.writeable = False
+        object.__setattr__(records, self._name, texts)
+        return texts
+
+
+for _column in COLUMNS:
+    if _column.kind is ColumnKind.TEXT:
+        setattr(AcceptanceRecords, _column.name, _TextsOnDemand(_column.name))
+
+
 def validate_rows(
     gamma: int, columns: Mapping[str, object], *, most_named: int | None = None
 ) -> tuple[AcceptanceRecords, list[RejectedRow]]:
@@ -243,7 +301,7 @@ def validate_rows(
         rejected = [_rejected(fault) for fault in checked.whole_batch]
         return AcceptanceRecords.empty(gamma), rejected
     bad = checked.first_by_row
-    records = AcceptanceRecords._trusted(gamma, checked.arrays)
+    records = AcceptanceRecords._trusted(gamma, checked.cells)
     if bad:
         keep = np.full(checked.rows, True)
         keep[list(bad)] = False
@@ -269,14 +327,36 @@ def _raise_first(faults: Sequence[CellFault], rows: int) -> None:
 
 
 def _fill(
-    records: AcceptanceRecords, gamma: int, arrays: Mapping[str, NDArray[Any] | None]
+    records: AcceptanceRecords, gamma: int, cells: Mapping[str, NDArray[Any] | CodedTexts | None]
 ) -> None:
+    coded: dict[str, CodedTexts] = {}
     object.__setattr__(records, "gamma", gamma)
+    object.__setattr__(records, "_coded", coded)
     for column in COLUMNS:
-        array = arrays.get(column.name)
-        if array is not None:
-            array.flags.writeable = False
-        object.__setattr__(records, column.name, array)
+        values = cells.get(column.name)
+        if isinstance(values, CodedTexts):
+            coded[column.name] = values
+            vars(records).pop(column.name, None)
+            continue
+        if values is not None:
+            values.flags.writeable = False
+        object.__setattr__(records, column.name, values)
+
+
+def _coded(records: AcceptanceRecords) -> dict[str, CodedTexts]:
+    """The text columns of records that are held as codes."""
+    coded: dict[str, CodedTexts] = vars(records)["_coded"]
+    return coded
+
+
+def _concatenated(
+    pieces: Sequence[NDArray[Any] | CodedTexts | None],  # None is none of them any longer
+) -> NDArray[Any] | CodedTexts:
+    coded = [piece for piece in pieces if isinstance(piece, CodedTexts)]
+    together = CodedTexts.joined(coded) if len(coded) == len(pieces) else None
+    if together is not None:
+        return together
+    return np.concatenate([np.asarray(piece) for piece in pieces])
 
 
 def _row_index(rows: ArrayLike, length: int) -> NDArray[Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.cell_parsing import CellFault, parse_column, refused_texts
+from calib.coded_texts import CodedTexts
 from calib.errors import RecordError
 from calib.record_schema import (
     COLUMN_BY_NAME,
@@ -27,6 +28,7 @@ from calib.record_schema import (
 )
 
 Arrays = dict[str, NDArray[Any]]
+Cells = dict[str, NDArray[Any] | CodedTexts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,13 @@ class CheckedColumns:
 
     Attributes:
         rows: N, the number of rows sent; 0 where a whole column is wrong.
-        arrays: every present column in its final dtype; cells of faulty rows hold fillers.
+        cells: every present column in its final dtype, texts as codes where they came so; cells
+            of faulty rows hold fillers.
         faults: column faults first, then cell faults in schema order.
     """
 
     rows: int
-    arrays: Arrays
+    cells: Cells
     faults: list[CellFault]
 
     @property
@@ -88,7 +91,7 @@ def check_columns(gamma: int, columns: Mapping[str, object]) -> CheckedColumns:
         remedy = "give a mapping from column names to arrays"
         raise RecordError("columns", type(columns).__name__, remedy)
     structural = _unknown_columns(columns)
-    parsed: Arrays = {}
+    parsed: Cells = {}
     cell_faults: list[CellFault] = []
     for column in COLUMNS:
         sent = columns.get(column.name)
@@ -105,8 +108,8 @@ def check_columns(gamma: int, columns: Mapping[str, object]) -> CheckedColumns:
     if structural:
         return CheckedColumns(0, {}, structural)
     rows = len(parsed["verified"])
-    arrays, faults = _check_values(parsed, gamma, rows)
-    return CheckedColumns(rows, arrays, cell_faults + faults)
+    cells, faults = _check_values(parsed, gamma, rows)
+    return CheckedColumns(rows, cells, cell_faults + faults)
 
 
 def _unknown_columns(columns: Mapping[str, object]) -> list[CellFault]:
@@ -118,7 +121,7 @@ def _unknown_columns(columns: Mapping[str, object]) -> list[CellFault]:
     ]
 
 
-def _uneven_lengths(parsed: Arrays) -> list[CellFault]:
+def _uneven_lengths(parsed: Cells) -> list[CellFault]:
     reference = next((name for name in COLUMN_BY_NAME if name in parsed), None)
     if reference is None:
         return []
@@ -130,20 +133,23 @@ def _uneven_lengths(parsed: Arrays) -> list[CellFault]:
     ]
 
 
-def _check_values(parsed: Arrays, gamma: int, rows: int) -> tuple[Arrays, list[CellFault]]:
-    arrays: Arrays = {}
+def _check_values(parsed: Cells, gamma: int, rows: int) -> tuple[Cells, list[CellFault]]:
+    cells: Cells = {}
     faults: list[CellFault] = []
     for column in COLUMNS:
-        if column.name in parsed:
-            values = parsed[column.name]
+        values = parsed.get(column.name)
+        if isinstance(values, CodedTexts):
+            faults += _text_faults(column, values, gamma)
+            cells[column.name] = values
+        elif values is not None:
             faults += _range_faults(column, values, gamma)
-            arrays[column.name] = _owned(column, values)
+            cells[column.name] = _owned(column, values)
         elif column.presence is Presence.DEFAULTED:
-            arrays[column.name] = np.full(rows, column.absent_value, dtype=column.dtype)
+            cells[column.name] = np.full(rows, column.absent_value, dtype=column.dtype)
     # A value out of range has wrapped by now: comparing it with its neighbour means nothing.
     bad = {fault.row for fault in faults}
-    faults += [fault for fault in _length_faults(arrays) if fault.row not in bad]
-    return arrays, faults
+    faults += [fault for fault in _length_faults(cells) if fault.row not in bad]
+    return cells, faults
 
 
 def _owned(column: Column, values: NDArray[Any]) -> NDArray[Any]:
@@ -151,6 +157,13 @@ def _owned(column: Column, values: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore", invalid="ignore"):  # such cells are faults already
         array = values.astype(column.dtype, order="C", copy=False)
     return array.copy() if array is values and array.flags.writeable else array
+
+
+def _text_faults(column: Column, values: CodedTexts, gamma: int) -> list[CellFault]:
+    refused = refused_texts(values.distinct(), column.choices)
+    if not refused:
+        return []
+    return _faults_at(column, values.texts(), values.isin(refused), column.remedy(gamma))
 
 
 def _range_faults(column: Column, values: NDArray[Any], gamma: int) -> list[CellFault]:
@@ -208,9 +221,9 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _length_faults(arrays: Arrays) -> list[CellFault]:
+def _length_faults(cells: Cells) -> list[CellFault]:
     """Rows with more accepted than verified, or more verified than scheduled."""
-    verified, accepted = arrays["verified"], arrays["accepted"]
+    verified, accepted = np.asarray(cells["verified"]), np.asarray(cells["accepted"])
     faults = [
         CellFault(
             int(row),
@@ -220,8 +233,8 @@ def _length_faults(arrays: Arrays) -> list[CellFault]:
         )
         for row in np.flatnonzero(accepted > verified)
     ]
-    scheduled = arrays.get("scheduled")
-    if scheduled is not None:
+    if "scheduled" in cells:
+        scheduled = np.asarray(cells["scheduled"])
         short = (scheduled < verified) & (scheduled != UNKNOWN_LENGTH)
         faults += [
             CellFault(

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from calib.cell_parsing import refused_texts
+from calib.coded_texts import CodedTexts
 from calib.data_quality import QualityFlag, quality_flags
 from calib.duplicates import duplicate_rows
 from calib.engine_conventions import drop_anchor_slot
@@ -241,9 +242,9 @@ def _with_engine(columns: Mapping[str, object], engine: str | None, rows: int) -
         return filled
     sent = columns.get("engine")
     if sent is None:
-        sent = np.full(rows, None, dtype=np.object_)
-    if isinstance(sent, np.ndarray) and sent.dtype == np.object_:
-        filled["engine"] = np.where(sent == None, engine, sent)  # noqa: E711 - elementwise
+        filled["engine"] = CodedTexts.repeated(engine, rows)
+    elif isinstance(sent, CodedTexts):
+        filled["engine"] = sent.filled(engine)
     elif isinstance(sent, list):
         filled["engine"] = [engine if cell is None else cell for cell in sent]
     return filled

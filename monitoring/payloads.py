@@ -32,7 +32,7 @@ def payload_of(records: AcceptanceRecords) -> bytes:
     table = table_from_records(records)
     needed = [
         name
-        for name, values in records.columns().items()
+        for name, values in records.cells().items()
         if not _is_default(COLUMN_BY_NAME[name], values)
     ]
     table = table.select(needed)

@@ -72,7 +72,7 @@ def table_from_records(records: AcceptanceRecords, *, compact: bool = False) -> 
         RecordError: a logit beyond ±65504 with ``compact=True``.
     """
     full = arrow_schema(records.gamma, compact=compact)
-    present = records.columns()
+    present = records.cells()
     arrays = [
         array_from_values(COLUMN_BY_NAME[name], values, full.field(name).type)
         for name, values in present.items()

@@ -12,12 +12,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from calib.coded_texts import CodedTexts
 from calib.errors import FormatError, RecordError
 from calib.record_schema import Column, ColumnKind
 
 COMPACT_COLUMNS = ("confidence_logits", "soft_labels")
 _LARGEST_FLOAT16 = 65504.0
 _TEXT_TYPE = pa.dictionary(pa.int32(), pa.string())
+_WIDE_DTYPES: dict[ColumnKind, Any] = {
+    ColumnKind.FLOAT: np.float64,
+    ColumnKind.INTEGER: np.int64,
+    ColumnKind.BOOLEAN: np.bool_,
+}
 
 
 def arrow_type(column: Column, gamma: int, *, compact: bool) -> pa.DataType:
@@ -32,7 +38,7 @@ def arrow_type(column: Column, gamma: int, *, compact: bool) -> pa.DataType:
 
 def array_from_values(
     column: Column,
-    values: NDArray[Any],  # [N] or [N, gamma], as records hold them
+    values: NDArray[Any] | CodedTexts,  # [N] or [N, gamma], as records hold them
     target: pa.DataType,
 ) -> pa.Array:
     """The values as an Arrow array of the type that :func:`arrow_type` gave.
@@ -40,6 +46,8 @@ def array_from_values(
     Raises:
         RecordError: a number too large for float16.
     """
+    if isinstance(values, CodedTexts):
+        return _dictionary_array(values)
     if pa.types.is_fixed_size_list(target):
         return _position_array(column, values, target)
     return _row_array(column, values, target)
@@ -59,7 +67,7 @@ def _position_array(column: Column, values: NDArray[Any], list_type: pa.DataType
 
 def _row_array(column: Column, values: NDArray[Any], target: pa.DataType) -> pa.Array:
     if column.kind is ColumnKind.TEXT:
-        return pa.array(values, type=pa.string()).dictionary_encode()
+        return _dictionary_array(CodedTexts.of(values.tolist()))
     # Where null reads as the default there is no unknown to write; NaN differs from itself.
     if not column.nullable or column.null_value == column.absent_value:
         return pa.array(values, type=target)
@@ -67,10 +75,19 @@ def _row_array(column: Column, values: NDArray[Any], target: pa.DataType) -> pa.
     return pa.array(values, type=target, mask=unknown)
 
 
+def _dictionary_array(values: CodedTexts) -> pa.Array:
+    needed = values.compact()
+    # Not -1 below a null: the bytes are those that pyarrow itself would write.
+    indices = pa.array(np.maximum(needed.codes, 0), mask=needed.codes < 0)
+    words = pa.array(needed.words[:-1].tolist(), type=pa.string())
+    return pa.DictionaryArray.from_arrays(indices, words)
+
+
 def values_from_array(
     column: Column, chunked: pa.ChunkedArray, gamma: int, *, source: object
 ) -> object:
-    """The column's cells for validation: a NumPy array, or a list where that names bad rows.
+    """The column's cells for validation: a NumPy array, texts as :class:`CodedTexts`, or a list
+    where that names bad rows.
 
     Raises:
         FormatError: a type that cannot hold this column, or lists of another length than γ.
@@ -98,8 +115,7 @@ def _position_values(column: Column, array: pa.Array, gamma: int, source: object
         return cells
     numbers = np.reshape(np.asarray(_numbers(column, flat)), (len(array), gamma))
     if array.null_count:
-        unknown = array.is_null().to_numpy(zero_copy_only=False)
-        numbers = np.where(unknown[:, None], np.nan, numbers)
+        numbers = np.where(_unknown(array)[:, None], np.nan, numbers)
     return numbers
 
 
@@ -127,16 +143,29 @@ def _numbers(column: Column, array: pa.Array) -> object:
     if not column.nullable or pa.types.is_uint64(array.type):
         cells: list[Any] = array.to_pylist()
         return cells
-    if column.kind is ColumnKind.FLOAT:
-        array = array.cast(pa.float64())
-        return _numbers(column, array)
-    wide = array if column.kind is ColumnKind.BOOLEAN else array.cast(pa.int64())
-    filled: NDArray[Any] = wide.fill_null(column.null_value).to_numpy(zero_copy_only=False)
+    filled = _without_nulls(array).astype(_WIDE_DTYPES[column.kind])
+    filled[_unknown(array)] = column.null_value
     return filled
 
 
-def _texts(column: Column, array: pa.Array, source: object) -> NDArray[np.object_]:
-    """Texts as objects; equal texts share one object, which keeps a long column small."""
+# pyarrow's own functions for nulls would load its library of computations, 9 MiB.
+def _unknown(array: pa.Array) -> NDArray[np.bool_]:
+    """Mask [N] of the null cells of an array that has some."""
+    bits = np.frombuffer(array.buffers()[0], dtype=np.uint8)
+    known = np.unpackbits(bits, count=array.offset + len(array), bitorder="little")
+    unknown: NDArray[np.bool_] = known[array.offset :] == 0
+    return unknown
+
+
+def _without_nulls(array: pa.Array) -> NDArray[Any]:
+    """Whole numbers or booleans [N] of an array, with anything at all in its null cells."""
+    _, data = array.buffers()
+    filled = pa.Array.from_buffers(array.type, len(array), [None, data], offset=array.offset)
+    values: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _texts(column: Column, array: pa.Array, source: object) -> CodedTexts:
     plain = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
     encoded = array.dictionary_encode() if plain else array
     if not pa.types.is_dictionary(encoded.type) or not (
@@ -144,12 +173,9 @@ def _texts(column: Column, array: pa.Array, source: object) -> NDArray[np.object
         or pa.types.is_large_string(encoded.type.value_type)
     ):
         raise _type_error(column, array.type, source, "a string or a dictionary of strings")
-    words = encoded.dictionary.to_pylist()
-    lookup = np.empty(len(words) + 1, dtype=np.object_)
-    lookup[:-1] = words
-    lookup[-1] = None
-    indices = encoded.indices.to_numpy(zero_copy_only=False)
-    if encoded.indices.null_count:  # then they are floats, null being NaN
-        indices = np.where(np.isnan(indices), len(words), indices).astype(np.int64)
-    texts: NDArray[np.object_] = lookup[indices]
-    return texts
+    indices = encoded.indices
+    if indices.null_count:
+        places = np.where(_unknown(indices), -1, _without_nulls(indices).astype(np.int64))
+    else:
+        places = indices.to_numpy(zero_copy_only=False)
+    return CodedTexts.from_dictionary(encoded.dictionary.to_pylist(), places)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calib.coded_texts import CodedTexts
 from calib.errors import RecordError
-from calib.record_schema import COLUMNS, Flag, Presence
+from calib.record_schema import COLUMNS, ColumnKind, Flag, Presence
 from calib.records import AcceptanceRecords, validate_rows
 from tests.calib.record_batches import lengths, plain_columns, plain_records
 
@@ -117,6 +118,52 @@ def test_records_are_immutable_and_own_their_memory() -> None:
     for copied in (pickle.loads(pickle.dumps(records)), copy.deepcopy(records)):
         assert copied.equals(records)
         assert not copied.verified.flags.writeable
+
+
+def test_texts_that_came_as_codes_are_objects_for_whoever_looks() -> None:
+    plain = plain_records()
+    texts = {c.name for c in COLUMNS if c.kind is ColumnKind.TEXT}
+    coded = {
+        name: CodedTexts.of(values.tolist()) if name in texts else values
+        for name, values in plain.columns().items()
+    }
+
+    def fresh() -> AcceptanceRecords:
+        return AcceptanceRecords.from_columns(3, coded)
+
+    assert isinstance(fresh().cells()["engine"], CodedTexts)
+    assert fresh().equals(plain)
+    assert plain.equals(AcceptanceRecords(gamma=3, **coded))  # type: ignore[arg-type]
+    engine = fresh().engine
+    assert engine is not None
+    assert engine.dtype == np.object_
+    assert not engine.flags.writeable
+    assert repr(fresh()) == repr(plain)
+    assert fresh().select([4, 1]).equals(plain.select([4, 1]))
+    assert fresh().restricted_to({"engine"}).equals(plain.restricted_to({"engine"}))
+    assert fresh().with_flag(Flag.REPLAY, [1]).equals(plain.with_flag(Flag.REPLAY, [1]))
+    assert dataclasses.replace(fresh()).equals(plain)
+    for copied in (pickle.loads(pickle.dumps(fresh())), copy.deepcopy(fresh())):
+        assert copied.equals(plain)
+    whole = plain.concatenate([plain, plain])
+    assert plain.concatenate([fresh(), fresh()]).equals(whole)
+    assert plain.concatenate([fresh(), plain]).equals(whole)
+    shared = fresh()
+    assert isinstance(plain.concatenate([shared, shared]).cells()["engine"], CodedTexts)
+    bare = plain.restricted_to(())
+    assert bare.concatenate([bare, fresh()]).equals(bare.concatenate([bare, plain]))
+
+
+def test_codes_of_a_text_column() -> None:
+    records = plain_records()
+    assert records.engine is not None
+    coded = records.coded("engine")
+    assert coded is not None
+    assert coded.texts().tolist() == records.engine.tolist()
+    assert records.coded("engine") is coded
+    assert records.restricted_to(()).coded("engine") is None
+    with pytest.raises(RecordError, match="step"):
+        records.coded("step")
 
 
 def test_select_by_mask_numbers_and_slice() -> None:

@@ -176,7 +176,7 @@ def test_every_wrong_column_is_named() -> None:
     columns = plain_columns() | {"extra": [1], "verified": None, "accepted": np.zeros(6)}
     checked = check_columns(3, columns)
     assert [fault.field for fault in checked.whole_batch] == ["extra", "verified", "accepted"]
-    assert checked.arrays == {}
+    assert checked.cells == {}
 
 
 def test_columns_must_be_a_mapping() -> None:

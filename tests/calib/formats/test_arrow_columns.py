@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from calib.coded_texts import CodedTexts
 from calib.errors import FormatError, RecordError
 from calib.formats.arrow_columns import array_from_values, arrow_type, values_from_array
 from calib.record_schema import COLUMN_BY_NAME, COLUMNS, ColumnKind
@@ -16,7 +17,8 @@ NAN = float("nan")
 
 def read(name: str, array: pa.Array | pa.ChunkedArray) -> Any:
     chunked = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
-    return values_from_array(COLUMN_BY_NAME[name], chunked, GAMMA, source="test")
+    values = values_from_array(COLUMN_BY_NAME[name], chunked, GAMMA, source="test")
+    return values.texts() if isinstance(values, CodedTexts) else values
 
 
 def write(name: str, values: Any, *, compact: bool = False) -> pa.Array:
@@ -63,6 +65,36 @@ def test_null_is_read_as_the_columns_unknown_value() -> None:
     assert read("step", pa.array([None, 2], pa.int32())).tolist() == [-1, 2]
     assert read("explored", pa.array([None, True])).tolist() == [False, True]
     assert read("domain", pa.array([None, "code"])).tolist() == [None, "code"]
+
+
+def test_null_in_a_part_of_a_longer_array() -> None:
+    whole = [None, True, None, False, None, True, True, None, None, True]
+    for start in (0, 1, 7, 9):
+        flags = pa.array(whole).slice(start)
+        expected = [bool(cell) for cell in whole[start:]]
+        assert read("explored", flags).tolist() == expected
+        steps = pa.array([None if cell is None else 7 for cell in whole], pa.int16()).slice(start)
+        assert read("step", steps).tolist() == [-1 if c is None else 7 for c in whole[start:]]
+        words = pa.array([None if cell is None else str(cell) for cell in whole]).slice(start)
+        shown = words.to_pylist()
+        assert read("domain", words).tolist() == shown
+        assert read("domain", words.dictionary_encode()).tolist() == shown
+
+
+def test_a_dictionary_may_hold_a_text_twice_and_null_and_what_no_row_has() -> None:
+    odd = pa.DictionaryArray.from_arrays(
+        pa.array([3, 2, 1, 0, None], pa.uint8()), pa.array(["code", None, "chat", "code", "none"])
+    )
+    assert read("domain", odd).tolist() == ["code", "chat", None, "code", None]
+    values = values_from_array(
+        COLUMN_BY_NAME["domain"], pa.chunked_array([odd]), GAMMA, source="test"
+    )
+    assert isinstance(values, CodedTexts)
+    stored = array_from_values(
+        COLUMN_BY_NAME["domain"], values, pa.dictionary(pa.int32(), "string")
+    )
+    assert stored.to_pylist() == odd.to_pylist()
+    assert stored.dictionary.to_pylist() == ["code", "chat"]
 
 
 def test_null_rows_and_null_cells_of_lists() -> None:
