@@ -33,7 +33,9 @@ __all__ = [
 ]
 
 _ARENAS: Final = 2
-_M_ARENA_MAX: Final = -8  # of mallopt(3)
+_LARGE_BYTES: Final = 2**20
+_TRIM_BYTES: Final = 4 * 2**20
+_M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # of mallopt(3)
 _EVERY_SECONDS: Final = 10.0
 _WORTH_BYTES: Final = 2**20  # less leaves nothing behind that is worth a look through the heap
 
@@ -58,11 +60,14 @@ def use_few_heaps() -> None:
     """Let Arrow and all threads allocate where freed memory can be given back.
 
     By default Arrow keeps a heap of its own and the C library one for every few threads, and each
-    keeps what its largest batch took. Call it before threads start.
+    keeps what its largest batch took: once bodies were freed it would also take the next ones from
+    its heaps. These thresholds stay. Call it before threads start.
     """
     pa.set_memory_pool(pa.system_memory_pool())
     if (library := _c_library()) is not None:
         library.mallopt(_M_ARENA_MAX, _ARENAS)
+        library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        library.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 def upgrade_apart(database: Database) -> None:

@@ -193,7 +193,9 @@ class PublicationDocument(_Answer):
     published_at: str
     valid_until: str | None = Field(description="from then on clients call it stale")
     exploration: float | None = Field(
-        None, description="share of steps to verify in full by a coin; absent: none"
+        None,
+        description="share of steps to verify in full by a coin; absent: none. "
+        "It may change under one publication: a warning of drift raises it",
     )
     evidence: JsonObject
     digest: Digest | None = Field(
@@ -262,9 +264,10 @@ class HandMadeRevision(_Request):
     @field_validator("fitted_at")
     @classmethod
     def _is_a_moment(cls, value: str | None) -> str | None:
-        if value is not None and datetime.fromisoformat(value).tzinfo is None:
+        moment = None if value is None else value.upper()  # RFC 3339 allows t and z
+        if moment is not None and datetime.fromisoformat(moment).tzinfo is None:
             raise ValueError("give a time with its offset, such as 2026-11-29T12:00:00Z")
-        return value
+        return moment
 
 
 class Reason(_Request):

@@ -55,14 +55,22 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         app: FastAPI,
         shutdown_seconds: float,
+        on_start: Callable[[], None],
         on_signal: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._app = app
         self._shutdown_seconds = shutdown_seconds
+        self._on_start = on_start
         self._on_signal = on_signal
         self._deadline: threading.Timer | None = None
         self._log = structlog.get_logger("api.server")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_start()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -101,11 +109,17 @@ class _Server(uvicorn.Server):
             self._deadline.cancel()
 
 
-def run(settings: Settings, *, on_signal: Callable[[], None] = lambda: None) -> None:
+def run(
+    settings: Settings,
+    *,
+    on_start: Callable[[], None] = lambda: None,
+    on_signal: Callable[[], None] = lambda: None,
+) -> None:
     """Serve until a signal comes; returns when everything is finished.
 
     Args:
         settings: how it runs.
+        on_start: called once when requests are answered; it must return at once.
         on_signal: called once when the signal comes; it must return at once.
 
     Raises:
@@ -127,7 +141,8 @@ def run(settings: Settings, *, on_signal: Callable[[], None] = lambda: None) -> 
         gc.collect()
         gc.freeze()
         give_memory_back()
-        server = _Server(_configuration(app, settings), app, settings.shutdown_seconds, on_signal)
+        configuration = _configuration(app, settings)
+        server = _Server(configuration, app, settings.shutdown_seconds, on_start, on_signal)
         try:
             structlog.get_logger("api.server").info("listening", url=_url(listener))
             server.run(sockets=[listener])

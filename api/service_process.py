@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
 from types import FrameType
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import api.lean_imports  # noqa: F401  before what it loads
 
@@ -26,9 +25,6 @@ from monitoring.mlflow_mirror.tracking_place import is_installed
 __all__ = ["run_service", "run_worker_alone"]
 
 _log = structlog.get_logger(__name__)
-
-# The socket takes connections before the tables are made; only an answer says that they are.
-_ASKING: Final = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 def run_service(settings: Settings, *, demo: bool = False, exit_after: bool = False) -> int:
@@ -51,9 +47,8 @@ def run_service(settings: Settings, *, demo: bool = False, exit_after: bool = Fa
         settings = settings.model_copy(update={"port": listener.getsockname()[1]})
     companions = _Companions(settings, demo=demo, exit_after=exit_after)
     _leave_on_signals()
-    threading.Thread(target=companions.start, name="start", daemon=True).start()
     try:
-        run(settings, on_signal=companions.leave)
+        run(settings, on_start=companions.start, on_signal=companions.leave)
     except SystemExit:
         pass  # a signal before the server had taken them over
     finally:
@@ -105,9 +100,11 @@ class _Companions:
         return 0 if self._story is None else self._story.code
 
     def start(self) -> None:
-        """Wait for the API, say where it is, and start the rest."""
-        if not self._api_answers():
-            return
+        """Say where the API is, and start the rest; returns at once."""
+        # In a thread of its own, which no signal interrupts half-way.
+        threading.Thread(target=self._start, name="start", daemon=True).start()
+
+    def _start(self) -> None:
         with self._lock:
             if self._stopping:
                 return
@@ -133,20 +130,6 @@ class _Companions:
         for companion in (self._story, self._worker):
             if companion is not None:
                 companion.stop(max(0.0, self._ends - time.monotonic()))
-
-    def _api_answers(self) -> bool:
-        host = self._settings.host.strip("[]")
-        place = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), self._settings.port
-        while not self._stopping:  # as it will be when the API gives up; tables may take their time
-            try:
-                with socket.create_connection(place, timeout=1.0) as calling:
-                    calling.sendall(_ASKING)
-                    if calling.recv(1):
-                        return True
-            except OSError:
-                pass
-            time.sleep(0.05)
-        return False
 
 
 def _announce(settings: Settings) -> None:

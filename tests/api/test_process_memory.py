@@ -34,6 +34,25 @@ give_memory_back()
 there = importlib.util.find_spec("pandas") is not None  # for whoever asks for it by name
 print((kept_out, filled, text, pool, before, there))
 """
+INGEST = """
+import sys
+from api.process_memory import keep_pandas_out
+keep_pandas_out()
+from monitoring.ingest import parse_arrow_batch, parse_json_batch, payload_of
+from tests.monitoring.batch_bodies import arrow_stream, json_rows, row
+rows = [row(engine="e", step=1, domain=None), row(explored=True, step=None, domain="code")]
+for parse, body in ((parse_arrow_batch, arrow_stream(rows)), (parse_json_batch, json_rows(rows))):
+    payload_of(parse(body, 3, engine="f").records)
+print(sorted({"pandas", "pyarrow.compute", "pyarrow.parquet"} & set(sys.modules)))
+"""
+
+
+def test_ingest_loads_nothing_more_of_arrow() -> None:
+    command = [sys.executable, "-c", INGEST]
+    answer = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert answer.stdout.strip() == "[]"
 
 
 def test_arrow_works_without_pandas_and_on_the_common_heap() -> None:

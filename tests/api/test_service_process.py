@@ -192,6 +192,7 @@ def test_an_open_host_needs_tokens(tmp_path: Path) -> None:
         "serve", "--data", "data", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path
     )
     assert answer.returncode == 2
+    assert answer.stdout == ""  # it never said that it listens
     assert "host: got '0.0.0.0'" in answer.stderr
     assert "token create" in answer.stderr
 
