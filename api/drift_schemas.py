@@ -85,6 +85,13 @@ class RequestDependence(_Shown):
     setting: float = Field(description="design effect that evidence allows for")
 
 
+class Exploration(_Shown):
+    """What engines that can are asked to explore."""
+
+    share: float = Field(description="share of steps that are verified in full")
+    raised: bool = Field(description="whether it is more than always, because drift is suspected")
+
+
 class HistoryPoint(_Shown):
     """Evidence and error over time."""
 
@@ -152,6 +159,7 @@ class DriftDocument(_Shown):
     rows_total: int
     levels: dict[str, DriftLevel] = Field(description="`warn` and `act`")
     dependence: RequestDependence | None
+    exploration: Exploration | None = Field(description="null before the loop has read a row")
     tests: list[DriftTest]
     history: list[HistoryPoint]
     data_quality: list[QualityMonitor]
@@ -194,6 +202,7 @@ def collecting_document(
             "history": [],
             "data_quality": [],
             "dependence": None,
+            "exploration": None,
             "explanations": {
                 "psi": [],
                 "ks": [],

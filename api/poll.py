@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from api.engine_sightings import EngineSightings
     from api.publication_feed import PublicationFeed
     from api.settings import Settings
+    from monitoring.store.publications import Edition
 
 __all__ = ["POLL_SCOPES", "Poll"]
 
@@ -57,7 +58,7 @@ class Poll:
         feed: publications in memory.
         auth: who asks.
         sightings: where engines are noted.
-        settings: longest wait, most held polls, what unmatched segments get.
+        settings: longest wait, most held polls, what unmatched segments get, what is explored.
         count: told the HTTP status of every answer, refusals included.
     """
 
@@ -76,7 +77,7 @@ class Poll:
         self._longest_wait = settings.max_wait_seconds
         self._most_waiting = settings.max_waiting
         self._unmatched = settings.unmatched_segment
-        self._exploration = settings.exploration_share
+        self._exploration = {more: settings.exploration(raised=more) for more in (False, True)}
         self._count = count
         self._held = 0
 
@@ -108,7 +109,7 @@ class Poll:
         variant = self._variant(published, query, media)
         changed = none_match(headers.if_none_match, variant.tag)
         if not changed and query.wait and not self._feed.releasing:
-            if not await self._held_until(drafter, published.number, query.wait, receive):
+            if not await self._held_until(drafter, published.edition, query.wait, receive):
                 return
             await self._authenticated(scope, headers)  # it may have been revoked meanwhile
             variant = self._variant(await self._published(drafter), query, media)
@@ -140,10 +141,10 @@ class Poll:
             segment=query.segment,
             media=media,
             unmatched=self._unmatched,
-            exploration=self._exploration,
+            exploration=self._exploration[published.drafter.explores_more],
         )
 
-    async def _held_until(self, drafter: str, after: int, wait: int, receive: Receive) -> bool:
+    async def _held_until(self, drafter: str, after: Edition, wait: int, receive: Receive) -> bool:
         """Hold the request; whether its client is still there afterwards."""
         if self._held >= self._most_waiting:
             raise ProblemError(

@@ -1,8 +1,9 @@
 """The current publication of every drafter, in memory, for polls that never touch the database.
 
 A thread watches the database and hands news to the event loop; everything else here runs on the
-loop. The publication number of a drafter never goes back: an older one, from whatever source, is
-not taken. While the database is away the last known publications are served.
+loop. What a drafter is served with never goes back: an older edition (publication number, then
+changes of exploration), from whatever source, is not taken. While the database is away the last
+known publications are served.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PublicationFeed", "Published"]
 
-# Without a hint the numbers are compared this often: the bound on what a missed hint may delay,
+# Without a hint editions are compared this often: the bound on what a missed hint may delay,
 # and on how long an outage goes unnoticed.
 _LOOK_SECONDS = 1.0
 _LONGEST_PAUSE = 2.0
@@ -80,7 +81,7 @@ class PublicationFeed:
             StoreError: the database cannot be read.
         """
         self._loop = asyncio.get_running_loop()
-        self._take(await asyncio.to_thread(self._read, self._numbers()))
+        self._take(await asyncio.to_thread(self._read, self._editions()))
         self._looked()
         self._thread = threading.Thread(target=self._watch, name="publication-feed", daemon=True)
         self._thread.start()
@@ -129,25 +130,25 @@ class PublicationFeed:
 
     async def _refresh(self) -> None:
         try:
-            self._take(await asyncio.to_thread(self._read, self._numbers()))
+            self._take(await asyncio.to_thread(self._read, self._editions()))
         finally:
             self._refreshing = None
 
     async def wait(
         self,
         drafter: str,
-        after: int,
+        after: publications.Edition,
         seconds: float,
         *,
         until: asyncio.Future[None] | None = None,
     ) -> None:
-        """Return when a publication later than ``after`` is known, or after ``seconds``.
+        """Return when a later edition than ``after`` is known, or after ``seconds``.
 
         Also returns when ``until`` is done and when the service shuts down; callers look at
         :meth:`current` in any case.
         """
         found = self._published.get(drafter)
-        if self.releasing or (found is not None and found.number > after):
+        if self.releasing or (found is not None and found.edition > after):
             return
         loop = asyncio.get_running_loop()
         # One bare future and timer each: two thousand of these are woken at once.
@@ -175,15 +176,15 @@ class PublicationFeed:
 
     # On the event loop -------------------------------------------------------------------------
 
-    def _numbers(self) -> dict[str, int]:
+    def _editions(self) -> dict[str, publications.Edition]:
         # Also called in the watching thread: a copy is made in one step.
-        return {name: held.number for name, held in self._published.copy().items()}
+        return {name: held.edition for name, held in self._published.copy().items()}
 
     def _take(self, news: Iterable[Published]) -> None:
         for published in news:
             name = published.drafter.name
             held = self._published.get(name)
-            if held is None or published.number > held.number:
+            if held is None or published.edition > held.edition:
                 self._published[name] = published
                 self._wake(name)
 
@@ -205,11 +206,11 @@ class PublicationFeed:
 
     # In the watching thread --------------------------------------------------------------------
 
-    def _read(self, known: dict[str, int]) -> list[Published]:
-        """Publications with another number than ``known``; one snapshot."""
+    def _read(self, known: dict[str, publications.Edition]) -> list[Published]:
+        """Publications of another edition than ``known``; one snapshot."""
         with self._database.read() as connection:
-            numbers = publications.publication_numbers(connection)
-            changed = [name for name, number in numbers.items() if known.get(name, 0) < number]
+            newest = publications.editions(connection)
+            changed = [name for name, found in newest.items() if known.get(name, (0, 0)) < found]
             return [
                 Published(
                     drafters.get(connection, name),
@@ -226,7 +227,7 @@ class PublicationFeed:
             try:
                 # The hints first: what is published between the two is seen by the next wait.
                 hints = hints or change_hints(self._database, self._interval)
-                news = self._read(self._numbers())
+                news = self._read(self._editions())
                 self._post(news, None)
                 failures = 0
                 hints.wait(self._poked, _LOOK_SECONDS)

@@ -52,12 +52,15 @@ class Published:
     Attributes:
         drafter: the drafter as of this publication.
         publication: number, revision and stored document.
+        edition: orders what is published for the drafter; grows with the number, and with every
+            change of exploration under it.
     """
 
     def __init__(self, drafter: Drafter, publication: Publication) -> None:
         self.drafter = drafter
         self.publication = publication
         self.number = publication.number
+        self.edition = (publication.number, drafter.exploration_changes)
         self._variants: dict[object, Variant] = {}
         self._digests: dict[int, frozenset[str]] = {}
 

@@ -122,6 +122,13 @@ class Settings(BaseSettings):
         description="share of steps that engines which can are asked to verify in full, so that "
         "late positions are seen under load too; 0: none",
     )
+    exploration_share_on_warning: float = Field(
+        0.005,
+        ge=0,
+        le=0.005,
+        description="least such share from a warning of drift until it is over or another revision "
+        "is served; needs the closed loop on; 0: a warning raises nothing",
+    )
     retention_days: Seconds | None = Field(
         30.0, description="age from which telemetry is removed; none keeps it"
     )
@@ -157,8 +164,9 @@ class Settings(BaseSettings):
         1.0,
         ge=1,
         le=100,
-        description="what evidence of drift is divided by, on the log scale, because rows of a "
-        "request depend on each other; above 1 where few requests run side by side",
+        description="what evidence of drift, and for or against a challenger, is divided by on the "
+        "log scale, because rows of a request depend on each other; above 1 where few requests run "
+        "side by side",
     )
     refit_rows: int = Field(
         20_000, ge=1, description="rows after which an unasked refit is due, drift or not"
@@ -274,6 +282,17 @@ class Settings(BaseSettings):
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return self.public_url or f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
+    def exploration(self, *, raised: bool) -> float:
+        """Share of steps that engines are asked to verify in full.
+
+        Args:
+            raised: whether the closed loop asks for more; one that is not ``on`` cannot take that
+                back, and is not heard.
+        """
+        if raised and self.closed_loop == "on":
+            return max(self.exploration_share, self.exploration_share_on_warning)
+        return self.exploration_share
+
     def tracking_place(self) -> TrackingPlace | None:
         """Where the mirror writes; None where it is switched off.
 
@@ -319,7 +338,9 @@ def load_settings(*, config: str | os.PathLike[str] | None = None, **flags: Any)
             "alert_receivers"
         )
         value = None if secret else fault.get("input")
-        raise ConfigurationError(field, value, fault["msg"]) from error
+        unknown = fault["type"] == "extra_forbidden"
+        remedy = "there is no such setting" if unknown else fault["msg"]
+        raise ConfigurationError(field, value, remedy) from error
     except ValueError as error:  # TOML that does not parse
         raise ConfigurationError(CONFIG_VARIABLE, str(path), f"mend the file: {error}") from error
     finally:

@@ -121,6 +121,8 @@ def _loop_settings(settings: Settings) -> LoopSettings | None:
         warn_threshold=settings.warn_threshold,
         tolerance=settings.drift_tolerance,
         design_effect=settings.drift_design_effect,
+        exploration_share=settings.exploration_share,
+        exploration_share_on_warning=settings.exploration_share_on_warning,
         refit_rows=settings.refit_rows,
         refit_seconds=settings.refit_seconds,
         minimum_rows=settings.refit_minimum_rows,

@@ -21,11 +21,11 @@ from monitoring.monitor_state import MonitorState, Trial, Watch
 from monitoring.promotion_gate import GateDecision, GateStatus, PromotionGate
 from monitoring.promotion_gate_guards import check_change
 from monitoring.promotion_gate_rollback import RollbackWatch, WatchStatus
-from monitoring.promotion_gate_scores import ScoredRows, component_weights
+from monitoring.promotion_gate_scores import ScoredRows
 from monitoring.revision_predictions import RevisionPredictions
 from monitoring.store.revisions import Revision
 
-__all__ = ["Scored", "advance_trial", "advance_watch", "gate_of", "watch_evidence", "watch_of"]
+__all__ = ["Scored", "advance_trial", "advance_watch", "gate_of", "watch_of"]
 
 _LEANING: Final = float(np.log(2.0))  # bets on the previous revision have doubled
 _GUARD_ROWS: Final = 64  # rows on which a change of served survival is measured
@@ -82,6 +82,7 @@ def gate_of(gamma: int, trial: Trial, settings: LoopSettings) -> PromotionGate:
         alpha=settings.alpha,
         minimum_labels=settings.minimum_labels,
         maximum_rows=settings.gate_rows,
+        design_effect=settings.design_effect,
     )
 
 
@@ -93,13 +94,8 @@ def watch_of(gamma: int, watch: Watch, settings: LoopSettings) -> RollbackWatch:
         alpha=settings.alpha,
         watch_rows=settings.watch_rows,
         cool_down_rows=settings.cool_down_rows,
+        design_effect=settings.design_effect,
     )
-
-
-def watch_evidence(gamma: int, watch: Watch) -> float:
-    """Natural logarithm of the evidence that ``previous`` is better."""
-    weights = np.log(component_weights(gamma, survival=True))
-    return float(np.logaddexp.reduce(weights + np.array(watch.state.log_worse)))
 
 
 def advance_trial(
@@ -174,7 +170,7 @@ def advance_watch(
     watcher = watch_of(state.gamma, watch, settings)
     step = watcher.update(watch.state, rows)
     watch = replace(watch, state=step.state)
-    alarm = state.acting and watch_evidence(state.gamma, watch) >= _LEANING
+    alarm = state.acting and watcher.log_evidence(watch.state) >= _LEANING
     if alarm and step.status is WatchStatus.WATCHING:
         nothing = rows.select(np.zeros(len(rows), dtype=np.bool_))
         step = watcher.update(watch.state, nothing, act_alarm=True)
@@ -185,7 +181,7 @@ def advance_watch(
         return replace(state, watch=None), []
     found = replace(watch, done=True)
     evidence = {
-        "log_evidence": watch_evidence(state.gamma, found),
+        "log_evidence": watcher.log_evidence(found.state),
         "rows": found.state.rows,
         "act_alarm": alarm,
     }

@@ -235,7 +235,9 @@ class ClosedLoop:
         loss = None
         if turn.cost is not None and decisions:
             new, decisions, loss = self._weighed(state, turn, known, new, decisions)
+        asked = self._settings.raises_exploration(warned=new.warned)
         idle = not turn.batches and not decisions and not turn.fit_over
+        idle = idle and asked == turn.drafter.drafter.explores_more
         if idle and stored and new.champion == state.champion:
             self._known[drafter] = replace(self._known[drafter], state=new)
             return False

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from calib.canonical_json import canonical_json
-from monitoring.challenger_trial import gate_of, watch_evidence
+from monitoring.challenger_trial import gate_of, watch_of
 from monitoring.data_quality_monitors import QualityStatus, QualityVerdict
 from monitoring.detectors.change_point import estimate_change_point
 from monitoring.detectors.e_cusum import BLOCK_ROWS, CusumState, EvidenceCusum
@@ -74,6 +74,10 @@ def drift_values(
             "act": _level(settings.act_threshold),
         },
         "dependence": _dependence(state, settings),
+        "exploration": {
+            "share": settings.exploration(warned=state.warned),
+            "raised": settings.raises_exploration(warned=state.warned),
+        },
         "tests": _tests(state, standard_error, settings),
         "history": [
             {
@@ -245,7 +249,7 @@ def _segments(
 
 
 def _log_evidence(cusum: EvidenceCusum, stream: CusumState) -> float:
-    """None before the first whole block: the stake that a run begins with is no evidence."""
+    """0 before the first whole block: the stake that a run begins with is no evidence."""
     return cusum.log_evidence(stream) if stream.rows >= BLOCK_ROWS else 0.0
 
 
@@ -342,10 +346,11 @@ def _challenger(state: MonitorState, trial: Trial, settings: LoopSettings) -> di
 
 
 def _watch(state: MonitorState, watch: Watch, settings: LoopSettings) -> dict[str, Any]:
+    found = watch_of(state.gamma, watch, settings)
     return {
         "revision": watch.revision,
         "previous": watch.previous,
-        "evidence_log10": _number(watch_evidence(state.gamma, watch) * _LOG10),
+        "evidence_log10": _number(found.log_evidence(watch.state) * _LOG10),
         "threshold_log10": -_log10(settings.alpha),
         "rows": watch.state.rows,
         "until": _after_rows(state, settings.watch_rows - watch.state.rows),

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from calib.segment_tags import segment_name
+from monitoring.data_quality_monitors import QualityFault
 from monitoring.drift_streams import OTHER
 from monitoring.loop_decisions import (
     Alarm,
@@ -26,9 +27,9 @@ from monitoring.published_document import iso_time
 from monitoring.recalibration_options import FrozenBatches, RecalibrationOptions
 from monitoring.refit_schedule import fit_ordered
 from monitoring.store.drafter_rows import DrafterState
-from monitoring.store.events import open_event, resolve, resolve_under
+from monitoring.store.events import open_event, resolve
 from monitoring.store.jobs import enqueue
-from monitoring.store.publications import DocumentOf, publish
+from monitoring.store.publications import DocumentOf, publish, raise_exploration
 from monitoring.store.revisions import set_challenger
 
 __all__ = ["ACTOR", "carry_out", "forget_alarms"]
@@ -77,6 +78,7 @@ def carry_out(
             _hold(connection, name, decision)
         elif isinstance(decision, Resolve):
             resolve(connection, _key(name, decision.dedup_key))
+            acted = acted and decision.dedup_key != "drift"
         elif isinstance(decision, ScheduleFit):
             state = _order(connection, name, state, decision, settings)
         elif isinstance(decision, Refuse):
@@ -86,6 +88,10 @@ def carry_out(
         else:
             served = _serve(connection, name, decision, version, document, valid_for_seconds)
             version += served
+    # Compared at every commit, so that a changed setting or a lost state puts it right as well.
+    asked = settings.raises_exploration(warned=state.warned)
+    if asked != drafter.drafter.explores_more:
+        raise_exploration(connection, name, asked, publication=drafter.publication)
     return state
 
 
@@ -162,6 +168,7 @@ def _alarm(
         / (settings.act_threshold if act else settings.warn_threshold),
         "theta_loss": theta_loss,
         "reason": alarm.leading,
+        "exploration_share": settings.exploration(warned=True),
     }
     open_event(
         connection,
@@ -207,8 +214,8 @@ def _refused(decision: Refuse, name: str) -> str:
 
 def forget_alarms(connection: Connection, drafter: str) -> None:
     """Resolve what the loop has opened: its evidence is lost, and opens anew what still holds."""
-    for kind in ("drift", "data_quality"):
-        resolve_under(connection, f"{kind}/{drafter}")
+    for key in ("drift", *(f"data_quality/{fault}" for fault in QualityFault)):
+        resolve(connection, _key(drafter, key))
 
 
 def _key(drafter: str, key: str) -> str:

@@ -42,10 +42,10 @@ class LoopSettings:
         act_threshold: A of the act level: the mean number of rows to a false alarm is at least A.
         warn_threshold: A of the warn level.
         tolerance: δ of the act level, at least two standard errors of the champion's fit.
-        design_effect: d ≥ 1 that every detector divides its log e-values by, because rows of a
-            request share luck (:mod:`monitoring.detectors.e_cusum`). 1 where 64 requests or more
+        design_effect: d ≥ 1 that detectors, gate and watch divide log evidence by, because rows of
+            a request share luck (:mod:`monitoring.detectors.e_cusum`). 1 where 64 requests or more
             run side by side; what the drift document measures where only a few do; 1.5 where whole
-            fleets begin at once. A drift takes about d times as many rows to see.
+            fleets begin at once. A drift, or a gain, takes about d times as many rows to see.
         acting: ``likelihood_ratio``, or ``betting`` where fresh champions do not stay silent
             under the pointwise null.
         maximum_segments: S, streams beside the pooled one; segments seen later share the last.
@@ -69,6 +69,8 @@ class LoopSettings:
         hours: hours of sketches kept.
         window_rows: recent row keys kept to find duplicates.
         silence_seconds: longest time without a row while rows are expected.
+        exploration_share: share of steps that engines are asked to verify in full.
+        exploration_share_on_warning: least such share while a warning or an alarm of drift holds.
 
     Raises:
         ConfigurationError: an option outside its range.
@@ -99,6 +101,8 @@ class LoopSettings:
     hours: int = 24
     window_rows: int = 65_536
     silence_seconds: float = 300.0
+    exploration_share: float = 0.0
+    exploration_share_on_warning: float = 0.005
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -121,11 +125,29 @@ class LoopSettings:
         tempering(self.design_effect)
         if not 0.0 <= self.tolerance < 0.2:
             raise ConfigurationError("tolerance", self.tolerance, "give a gap in [0, 0.2)")
+        for name in ("exploration_share", "exploration_share_on_warning"):
+            if not 0.0 <= getattr(self, name) <= 0.05:
+                raise ConfigurationError(name, getattr(self, name), "give a share in [0, 0.05]")
 
     @property
     def pooled_threshold(self) -> float:
         """A of the pooled stream: with S segments at A each, both together keep 1/A a row."""
         return self.act_threshold * self.maximum_segments / (self.maximum_segments - 1)
+
+    def exploration(self, *, warned: bool) -> float:
+        """Share of steps that engines are asked to verify in full.
+
+        Args:
+            warned: whether a warning or an alarm of drift holds. It changes something only where
+                the loop may act unasked.
+        """
+        if warned and self.automatic:
+            return max(self.exploration_share, self.exploration_share_on_warning)
+        return self.exploration_share
+
+    def raises_exploration(self, *, warned: bool) -> bool:
+        """Whether that is more than without a warning."""
+        return self.exploration(warned=warned) > self.exploration_share
 
     def method_for(self, rows: int) -> RecalibrationMethod:
         """Method of a fit on so many rows."""

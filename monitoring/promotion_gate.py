@@ -27,13 +27,18 @@ A segment refuses when the evidence that it loses reaches S/α (S segments at mo
 together), and, once it has enough rows, holds promotion until an upper confidence bound of its
 loss lies within the margin.
 
+All of this is for rows that are judged given every row before them. Rows of one request share luck,
+so evidence is raised to the power 1/d, with d the design effect, as detectors do
+(:mod:`monitoring.detectors.e_cusum`, *Dependence*, says what that promises); bounds of a mean widen
+by the root of d. States hold evidence as it is, and d divides its logarithm where it is read.
+
 A refusal is a result: it carries a word of :class:`calib.statuses.Refusal` and its reason.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -42,7 +47,7 @@ import numpy as np
 
 from calib.errors import ConfigurationError, FormatError
 from calib.statuses import Refusal
-from monitoring.detectors.e_cusum import Floats
+from monitoring.detectors.e_cusum import Floats, tempering
 from monitoring.promotion_gate_scores import (
     FORMS,
     OTHER_SEGMENT,
@@ -92,7 +97,7 @@ class SegmentScore:
         rows: scored rows.
         gain: Σ over rows of the conditional gain, in nats.
         squared_gain: Σ of its square.
-        log_worse: by component, log evidence that the challenger loses here.
+        log_worse: by component, log evidence that the challenger loses here, before tempering.
     """
 
     rows: int
@@ -105,18 +110,21 @@ class SegmentScore:
         """Nats per row; 0 without rows."""
         return self.gain / self.rows if self.rows else 0.0
 
-    @property
-    def loss_bound(self) -> float:
-        """Upper 95 % bound of the mean loss per row, by the normal approximation."""
+    def loss_bound(self, design_effect: float = 1.0) -> float:
+        """Upper 95 % bound of the mean loss per row, by the normal approximation.
+
+        Args:
+            design_effect: variance of a request's sum of gains over that of independent rows.
+        """
         if self.rows < 2:
             return math.inf
         variance = max(self.squared_gain / self.rows - self.mean_gain**2, 0.0)
-        return _ONE_SIDED_95 * math.sqrt(variance / self.rows) - self.mean_gain
+        return _ONE_SIDED_95 * math.sqrt(design_effect * variance / self.rows) - self.mean_gain
 
 
 @dataclass(frozen=True, slots=True)
 class GateState:
-    """Everything a gate remembers; plain numbers.
+    """Everything a gate remembers; plain numbers. Evidence stands here before tempering.
 
     Attributes:
         rows: rows scored.
@@ -234,6 +242,7 @@ class PromotionGate:
         segment_rows: rows from which a segment's loss bound is binding.
         segment_margin: largest tolerated upper bound of a segment's loss, in nats per row. .01 is
             what a temperature off by about a quarter costs.
+        design_effect: d ≥ 1 that log evidence is divided by.
 
     Raises:
         ConfigurationError: an option outside its range.
@@ -249,9 +258,11 @@ class PromotionGate:
     maximum_segments: int = 32
     segment_rows: int = 1000
     segment_margin: float = 0.01
+    design_effect: float = 1.0
 
     def __post_init__(self) -> None:
         challenger_alpha(self.alpha, self.ordinal)
+        tempering(self.design_effect)
         for name in ("gamma", "minimum_labels", "maximum_rows", "maximum_segments", "segment_rows"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(name, getattr(self, name), "give a count above 0")
@@ -316,13 +327,20 @@ class PromotionGate:
 
     def log_evidence(self, state: GateState) -> float:
         """Natural logarithm of the evidence for the challenger."""
-        return float(np.logaddexp.reduce(self._log_weights + np.array(state.log_better)))
+        return self._mixture(state.log_better)
+
+    def _mixture(self, logs: Sequence[float], part: slice = slice(None)) -> float:
+        """Tempered log evidence of some components, weighted among themselves."""
+        weights = self._log_weights[part]
+        weights = weights - np.logaddexp.reduce(weights)
+        tempered = np.array(logs)[part] / self.design_effect
+        return float(np.logaddexp.reduce(weights + tempered))
 
     def _scored(self, state: GateState, scores: RowScores) -> GateState:
         crossed, better = state.crossed_row, np.array(state.log_better)
         if crossed is None:
             path = np.cumsum(np.vstack([better, scores.forward]), axis=0)[1:]
-            row = first_crossing(path, self._log_weights, self.log_threshold)
+            row = first_crossing(path / self.design_effect, self._log_weights, self.log_threshold)
             crossed = None if row is None else state.rows + row
         labels = scores.labels.sum(axis=0)
         worse = np.array(state.log_worse) + scores.backward.sum(axis=0)
@@ -372,13 +390,10 @@ class PromotionGate:
             return Refusal.NOT_BETTER, f"throughput regret rises by {regret_increase:.3%}"
         limit = math.log(self.maximum_segments / self.alpha)
         for name, score in sorted(state.segments.items()):
-            evidence = np.logaddexp.reduce(self._log_weights + np.array(score.log_worse))
-            if evidence >= limit:
+            if self._mixture(score.log_worse) >= limit:
                 return Refusal.WORSE_IN_SEGMENT, f"segment {name} loses {-score.mean_gain:.4f} nats"
         for view, part in self._views().items():
-            weights = self._log_weights[part] - np.logaddexp.reduce(self._log_weights[part])
-            evidence = np.logaddexp.reduce(weights + np.array(state.log_worse)[part])
-            if evidence >= -math.log(self.alpha):
+            if self._mixture(state.log_worse, part) >= -math.log(self.alpha):
                 return Refusal.NOT_BETTER, f"worse on {view} after {state.rows} rows"
         return None, ""
 
@@ -396,9 +411,10 @@ class PromotionGate:
             if changed and labels < self.minimum_labels:
                 return Refusal.NOT_BETTER, f"position {k} changes on {labels} scored labels"
         for name, score in sorted(state.segments.items()):
-            if score.rows >= self.segment_rows and score.loss_bound > self.segment_margin:
-                bound = f"may lose {score.loss_bound:.4f} nats a row"
-                return Refusal.WORSE_IN_SEGMENT, f"segment {name} {bound}"
+            bound = score.loss_bound(self.design_effect)
+            if score.rows >= self.segment_rows and bound > self.segment_margin:
+                words = f"segment {name} may lose {bound:.4f} nats a row"
+                return Refusal.WORSE_IN_SEGMENT, words
         return None
 
     def _form_at_risk(self, state: GateState) -> str | None:
@@ -415,7 +431,7 @@ class PromotionGate:
 
     def _kept(self, state: GateState) -> dict[str, float]:
         """Log evidence of each form that it does not lose the margin."""
-        logs = np.array(state.log_kept).reshape(-1, len(STAKES))
+        logs = np.array(state.log_kept).reshape(-1, len(STAKES)) / self.design_effect
         found = np.logaddexp.reduce(logs, axis=1) - math.log(len(STAKES))
         return dict(zip(FORMS, found.tolist(), strict=False))
 

@@ -1,7 +1,8 @@
 """After a promotion: is the previous revision better after all?
 
 The gate's test runs on with the roles exchanged: wealth of bets that ``previous`` has the higher
-log score. While the new champion is not worse in either view, P(rollback by evidence) ≤ α. An act
+log score, raised to the power 1/d for the luck that rows of a request share (d: design effect).
+While the new champion is not worse in either view, P(rollback by evidence) ≤ α. An act
 alarm in the watch rolls back too. Afterwards a cool-down keeps automatic promotion away, so that
 two revisions cannot chase one another; rolling back to identity is allowed.
 """
@@ -17,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from calib.errors import ConfigurationError, FormatError
+from monitoring.detectors.e_cusum import tempering
 from monitoring.promotion_gate_scores import (
     ScoredRows,
     component_weights,
@@ -39,7 +41,7 @@ class RollbackState:
 
     Attributes:
         rows: rows scored since the promotion.
-        log_worse: by component, log evidence that ``previous`` is better.
+        log_worse: by component, log evidence that ``previous`` is better, before tempering.
         rolled_back_row: scored row, from 0, after which rollback was called for; or None.
     """
 
@@ -90,6 +92,7 @@ class RollbackWatch:
         watch_rows: scored rows after which the champion is kept.
         cool_down_rows: rows after a rollback during which nothing is promoted automatically;
             about twice the detection delay of a drift worth acting on.
+        design_effect: d ≥ 1 that log evidence is divided by.
 
     Raises:
         ConfigurationError: an option outside its range.
@@ -101,10 +104,12 @@ class RollbackWatch:
     survival: bool = True
     watch_rows: int = 50_000
     cool_down_rows: int = 4000
+    design_effect: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.alpha < 1.0:
             raise ConfigurationError("alpha", self.alpha, "give a probability in (0, 1)")
+        tempering(self.design_effect)
         for name in ("gamma", "watch_rows", "cool_down_rows"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(name, getattr(self, name), "give a count above 0")
@@ -113,6 +118,12 @@ class RollbackWatch:
         """The state right after the promotion."""
         components = len(component_weights(self.gamma, survival=self.survival))
         return RollbackState(0, (0.0,) * components)
+
+    def log_evidence(self, state: RollbackState) -> float:
+        """Natural logarithm of the evidence that ``previous`` is better."""
+        weights = np.log(component_weights(self.gamma, survival=self.survival))
+        tempered = np.array(state.log_worse) / self.design_effect
+        return float(np.logaddexp.reduce(weights + tempered))
 
     def update(
         self,
@@ -151,6 +162,6 @@ class RollbackWatch:
         weights = np.log(component_weights(self.gamma, survival=self.survival))
         forward = score_rows(rows, survival=self.survival, forward_only=True).forward
         path = np.cumsum(np.vstack([state.log_worse, forward]), axis=0)[1:]
-        found = first_crossing(path, weights, -math.log(self.alpha))
+        found = first_crossing(path / self.design_effect, weights, -math.log(self.alpha))
         row = None if found is None else state.rows + found
         return RollbackState(state.rows + len(path), tuple(path[-1].tolist()), row)

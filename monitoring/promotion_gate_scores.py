@@ -20,8 +20,9 @@ Three views are scored, for they can differ:
   (1/T, 0) to engines that ask for them.
 
 The backward e-values swap the two models: evidence that the challenger is worse. With x the mean
-over γ positions of one form's bounded d, 1 + λ·(x + m)/(1 + m) is an e-value against "the
-challenger loses m or more": evidence that this form is kept.
+over γ positions of one form's bounded d, plus m where k ≤ ℓ, 1 + λ·x/(1 + m) is an e-value against
+"the challenger loses m or more at each verified label": evidence that this form is kept. Labels
+that nobody verified spare nothing, so a trimmed log needs γ/ℓ times the rows.
 
 Letters: N rows, γ (gamma) positions, M components, m = ``KEPT_MARGIN``.
 """
@@ -284,7 +285,7 @@ def _served(
     if forward_only:
         empty = np.zeros((len(bets), 0))
         return _Served(wins.sum(axis=1), forward, empty, empty)
-    others = (_log_survival(-bets), _log_kept(bets))
+    others = (_log_survival(-bets), _log_kept(bets, verified))
     return _Served(wins.sum(axis=1), forward, *map(round_down, others))
 
 
@@ -324,9 +325,10 @@ def _log_survival(bets: Floats) -> Floats:
     return logs.reshape(len(bets), -1)
 
 
-def _log_kept(bets: Floats) -> Floats:
-    """[N, stakes] log e-values against a mean loss of the margin or more."""
-    spared = (bets.mean(axis=1) + KEPT_MARGIN) / (1.0 + KEPT_MARGIN)
+def _log_kept(bets: Floats, verified: NDArray[Any]) -> Floats:
+    """[N, stakes] log e-values against a loss of the margin or more at each verified label."""
+    gamma = bets.shape[1]
+    spared = (bets.sum(axis=1) + KEPT_MARGIN * verified) / (gamma * (1.0 + KEPT_MARGIN))
     logs: Floats = np.log1p(spared[:, None] * np.array(STAKES))
     return logs
 

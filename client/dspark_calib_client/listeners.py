@@ -16,7 +16,7 @@ _LOG = logging.getLogger("dspark_calib_client")
 
 
 class Listeners:
-    """Calls each listener once for every change of numbers, state or source."""
+    """Calls each listener once for every change of numbers, exploration, state or source."""
 
     def __init__(self, counters: Counters, first: Temperatures) -> None:
         self._counters = counters
@@ -55,6 +55,7 @@ def _what_matters(temperatures: Temperatures) -> tuple[object, ...]:
         temperatures.values,
         temperatures.slopes,
         temperatures.intercepts,
+        temperatures.exploration,
         temperatures.publication,
         temperatures.revision,
         temperatures.state,

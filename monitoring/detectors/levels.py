@@ -3,7 +3,7 @@
 ====  ==========================  ======  ==============================================
       tolerance δ                 A       consequence
 ====  ==========================  ======  ==============================================
-warn  max(0.003, 2 · std. error)  10^5    exploration rises, at most to 0.5 %
+warn  max(0.003, 2 · std. error)  10^5    engines explore more, .5 % of steps at most
 act   0.01                        10^6    one event; refit on rows from the change point
 ====  ==========================  ======  ==============================================
 

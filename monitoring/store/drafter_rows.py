@@ -26,6 +26,8 @@ class Drafter:
         version: grows with every change of alias, publication or cost table; the token of
             compare-and-set.
         created_at: seconds since the epoch.
+        exploration_changes: grows by one when the closed loop asks engines to explore more, and
+            when it no longer does.
     """
 
     name: str
@@ -33,6 +35,12 @@ class Drafter:
     key: CalibrationKey
     version: int
     created_at: float
+    exploration_changes: int = 0
+
+    @property
+    def explores_more(self) -> bool:
+        """Whether engines are asked to explore more than without a warning."""
+        return self.exploration_changes % 2 == 1
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,9 @@ def _state(connection: Connection, name: str, *, lock: bool) -> DrafterState:
 def _read(row: Row[Any]) -> DrafterState:
     key = CalibrationKey.from_dict(read_json(row.key))
     return DrafterState(
-        drafter=Drafter(row.name, row.gamma, key, row.version, row.created_at),
+        drafter=Drafter(
+            row.name, row.gamma, key, row.version, row.created_at, row.exploration_changes
+        ),
         aliases=Aliases(row.champion, row.challenger, row.previous),
         publication=row.publication,
     )

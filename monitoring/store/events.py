@@ -33,7 +33,6 @@ __all__ = [
     "open_event",
     "resolve",
     "resolve_event",
-    "resolve_under",
 ]
 
 Severity = Literal["info", "warning", "critical"]
@@ -181,21 +180,6 @@ def resolve(connection: Connection, dedup_key: str) -> Event | None:
     event = get_event(connection, found)
     alert_outbox.note_resolved(connection, event)
     return event
-
-
-def resolve_under(connection: Connection, prefix: str) -> list[Event]:
-    """Every unresolved event whose key is ``prefix`` or begins with ``prefix/``, now resolved."""
-    columns = tables.events.c
-    query = select(columns.dedup_key).where(
-        columns.dedup_key.startswith(prefix, autoescape=True), columns.state != "resolved"
-    )
-    keys = [
-        key
-        for key in connection.execute(query).scalars()
-        if key == prefix or key.startswith(f"{prefix}/")
-    ]
-    found = [resolve(connection, key) for key in keys]
-    return [event for event in found if event is not None]
 
 
 def resolve_event(connection: Connection, identifier: int) -> Event:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEWEST", "configuration", "is_current", "upgrade"]
 
-NEWEST: Final = "0004"
+NEWEST: Final = "0005"
 """The last migration; a test compares it with the files."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from monitoring.store import audit, events, tables, tracking_outbox
 from monitoring.store.database import current_time
@@ -18,18 +18,25 @@ from monitoring.store.revisions import Revision, get_revision
 __all__ = [
     "CHANNEL",
     "DocumentOf",
+    "Edition",
     "Publication",
     "current_publication",
+    "editions",
     "get_publication",
     "publication_numbers",
     "publish",
+    "raise_exploration",
 ]
 
 CHANNEL: Final = "dspark_calib_publications"
-"""PostgreSQL channel that carries the names of drafters with a new publication."""
+"""PostgreSQL channel that carries the names of drafters with a new edition."""
 
 DocumentOf = Callable[[int, Revision, Drafter, float], bytes]
 """Makes the served bytes from publication number, revision, drafter and time of publication."""
+
+
+Edition = tuple[int, int]
+"""Publication number and changes of exploration: orders whatever a drafter is served with."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,9 @@ def publish(
 ) -> Publication:
     """Make a revision the champion; a rollback is the publication of ``previous``.
 
-    The old champion becomes ``previous``; a promoted challenger is challenger no more. Counter,
-    aliases, stored bytes, audit row and event are one transaction.
+    The old champion becomes ``previous``; a promoted challenger is challenger no more, and another
+    champion ends the exploration that a warning about the old one asked for. Counter, aliases,
+    stored bytes, audit row and event are one transaction.
 
     Args:
         connection: a write transaction.
@@ -148,6 +156,46 @@ def publication_numbers(connection: Connection) -> dict[str, int]:
     return {row.name: row.publication for row in rows}
 
 
+def editions(connection: Connection) -> dict[str, Edition]:
+    """What every drafter is served with; reads nothing else."""
+    columns = tables.drafters.c
+    query = select(columns.name, columns.publication, columns.exploration_changes)
+    rows = connection.execute(query)
+    return {row.name: (row.publication, row.exploration_changes) for row in rows}
+
+
+def raise_exploration(
+    connection: Connection, drafter: str, raised: bool, *, publication: int
+) -> bool:
+    """Ask the drafter's engines to explore more, or no more than always.
+
+    What is published stays as it is, and so does the drafter's version.
+
+    Args:
+        connection: the transaction of the state that this rests on.
+        drafter: name of the drafter.
+        raised: what is asked for from now on.
+        publication: number of the publication the caller judged; another one ends it.
+
+    Returns:
+        Whether anything changed.
+    """
+    columns = tables.drafters.c
+    statement = (
+        update(tables.drafters)
+        .where(
+            columns.name == drafter,
+            columns.publication == publication,
+            columns.exploration_changes % 2 == (0 if raised else 1),
+        )
+        .values(exploration_changes=columns.exploration_changes + 1)
+    )
+    changed = connection.execute(statement).rowcount > 0
+    if changed:
+        _notify(connection, drafter)
+    return changed
+
+
 def append(
     connection: Connection,
     state: DrafterState,
@@ -177,19 +225,25 @@ def append(
     connection.execute(insert(tables.publications).values(values))
     told = {"publication": number, "revision": revision.number, "aliases": asdict(changed.aliases)}
     tracking_outbox.record(connection, state.drafter.name, "publication", told)
-    if connection.dialect.name == "postgresql":  # delivered when the transaction commits
-        connection.execute(select(func.pg_notify(CHANNEL, state.drafter.name)))
+    _notify(connection, state.drafter.name)
     return get_publication(connection, state.drafter.name, number)
 
 
 def _moved(state: DrafterState, revision: int) -> dict[str, int | None]:
-    before = state.aliases
+    before, changes = state.aliases, state.drafter.exploration_changes
     again = revision == before.champion  # published once more: nothing to roll back to changes
+    ends = state.drafter.explores_more and not again
     return {
         "champion": revision,
         "challenger": None if before.challenger == revision else before.challenger,
         "previous": before.previous if again else before.champion,
+        "exploration_changes": changes + ends,
     }
+
+
+def _notify(connection: Connection, drafter: str) -> None:
+    if connection.dialect.name == "postgresql":  # delivered when the transaction commits
+        connection.execute(select(func.pg_notify(CHANNEL, drafter)))
 
 
 def _read(row: Row[Any]) -> Publication:

@@ -49,6 +49,14 @@ class Revision:
     created_at: float
     created_by: str
 
+    @property
+    def method(self) -> str:
+        """What made the numbers: a recalibration's method, or that of the calibration.
+
+        Survival fits are projected by STS, so their calibration says ``sts``.
+        """
+        return str(self.provenance.get("method") or self.calibration.method)
+
 
 def add_revision(
     connection: Connection,

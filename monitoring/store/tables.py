@@ -86,6 +86,7 @@ drafters = Table(
     Column("challenger", Integer),
     Column("previous", Integer),
     Column("publication", BigInteger, nullable=False),
+    Column("exploration_changes", BigInteger, nullable=False, server_default="0"),
 )
 
 revisions = Table(

@@ -20,6 +20,7 @@ from tests.support.publications import publish, register
 from tests.support.service import empty_database
 
 PATIENCE = 30.0
+FIRST = (1, 0)  # edition of a drafter that was just registered
 
 
 @pytest.fixture(params=dialects())
@@ -82,8 +83,8 @@ def test_what_is_published_is_there_at_the_start(url: str, theirs: Database) -> 
 def test_a_publication_of_another_process_wakes_who_waits(url: str, theirs: Database) -> None:
     async def story() -> None:
         async with following(url) as feed:
-            waits = [asyncio.create_task(feed.wait("drafter", 1, PATIENCE)) for _ in range(100)]
-            other = asyncio.create_task(feed.wait("nobody", 0, PATIENCE))
+            waits = [asyncio.create_task(feed.wait("drafter", FIRST, PATIENCE)) for _ in range(100)]
+            other = asyncio.create_task(feed.wait("nobody", (0, 0), PATIENCE))
             await asyncio.sleep(0)
             assert feed.waiting == 101
             await asyncio.to_thread(publish, theirs, [1.5] * 7)
@@ -97,12 +98,40 @@ def test_a_publication_of_another_process_wakes_who_waits(url: str, theirs: Data
     asyncio.run(story())
 
 
+def test_exploration_that_another_process_raises_wakes_who_waits(
+    url: str, theirs: Database
+) -> None:
+    stale = _published(theirs)
+
+    def raised(publication: int) -> None:
+        with theirs.write() as connection:
+            publications.raise_exploration(connection, "drafter", True, publication=publication)
+
+    async def story() -> None:
+        async with following(url) as feed:
+            wait = asyncio.create_task(feed.wait("drafter", FIRST, PATIENCE))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(raised, 1)
+            await asyncio.wait_for(wait, PATIENCE / 2)
+            feed.apply(stale)
+            found = feed.current("drafter")
+            assert found is not None
+            assert (found.edition, found.drafter.explores_more) == ((1, 1), True)
+            await asyncio.to_thread(publish, theirs, [1.5] * 7)
+            await asyncio.wait_for(feed.wait("drafter", (1, 1), PATIENCE), PATIENCE / 2)
+            found = feed.current("drafter")
+            assert found is not None
+            assert (found.edition, found.drafter.explores_more) == ((2, 2), False)
+
+    asyncio.run(story())
+
+
 def test_who_is_behind_does_not_wait(url: str, theirs: Database) -> None:
     publish(theirs, [1.5] * 7)
 
     async def story() -> None:
         async with following(url) as feed:
-            await asyncio.wait_for(feed.wait("drafter", 1, PATIENCE), PATIENCE / 2)
+            await asyncio.wait_for(feed.wait("drafter", FIRST, PATIENCE), PATIENCE / 2)
 
     asyncio.run(story())
 
@@ -111,7 +140,7 @@ def test_a_wait_ends_in_time(url: str, theirs: Database) -> None:
     async def story() -> None:
         async with following(url) as feed:
             started = time.monotonic()
-            await feed.wait("drafter", 1, 0.1)
+            await feed.wait("drafter", FIRST, 0.1)
             assert time.monotonic() - started >= 0.09
             assert feed.waiting == 0
 
@@ -122,7 +151,7 @@ def test_a_wait_ends_when_its_client_goes(url: str, theirs: Database) -> None:
     async def story() -> None:
         async with following(url) as feed:
             gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            wait = asyncio.create_task(feed.wait("drafter", 1, PATIENCE, until=gone))
+            wait = asyncio.create_task(feed.wait("drafter", FIRST, PATIENCE, until=gone))
             await asyncio.sleep(0)
             gone.set_result(None)
             await asyncio.wait_for(wait, PATIENCE / 2)
@@ -134,11 +163,11 @@ def test_a_wait_ends_when_its_client_goes(url: str, theirs: Database) -> None:
 def test_a_release_lets_everybody_go_and_holds_nobody(url: str, theirs: Database) -> None:
     async def story() -> None:
         async with following(url) as feed:
-            waits = [asyncio.create_task(feed.wait("drafter", 1, PATIENCE)) for _ in range(10)]
+            waits = [asyncio.create_task(feed.wait("drafter", FIRST, PATIENCE)) for _ in range(10)]
             await asyncio.sleep(0)
             feed.release()
             await asyncio.wait_for(asyncio.gather(*waits), PATIENCE / 2)
-            await asyncio.wait_for(feed.wait("drafter", 1, PATIENCE), PATIENCE / 2)
+            await asyncio.wait_for(feed.wait("drafter", FIRST, PATIENCE), PATIENCE / 2)
 
     asyncio.run(story())
 
@@ -171,7 +200,7 @@ def test_the_number_never_goes_back(url: str, theirs: Database) -> None:
 def test_what_this_process_publishes_is_there_at_once(url: str, theirs: Database) -> None:
     async def story() -> None:
         async with following(url) as feed:
-            wait = asyncio.create_task(feed.wait("drafter", 1, PATIENCE))
+            wait = asyncio.create_task(feed.wait("drafter", FIRST, PATIENCE))
             await asyncio.sleep(0)
             await asyncio.to_thread(publish, theirs, [1.5] * 7)
             feed.apply(await asyncio.to_thread(_published, theirs))
@@ -184,15 +213,15 @@ def test_what_this_process_publishes_is_there_at_once(url: str, theirs: Database
 def test_an_outage_is_seen_survived_and_over(
     url: str, theirs: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = publications.publication_numbers
+    really = publications.editions
     away = False
 
-    def sometimes(connection: object) -> dict[str, int]:
+    def sometimes(connection: object) -> dict[str, publications.Edition]:
         if away:
             raise StoreUnavailableError("away")
         return really(connection)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(publications, "publication_numbers", sometimes)
+    monkeypatch.setattr(publications, "editions", sometimes)
 
     async def reaches(feed: PublicationFeed, state: bool) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -231,7 +260,7 @@ def test_a_restart_of_postgresql_is_survived() -> None:
 
     async def story() -> None:
         async with following(address) as feed:
-            wait = asyncio.create_task(feed.wait("drafter", 1, PATIENCE))
+            wait = asyncio.create_task(feed.wait("drafter", FIRST, PATIENCE))
             await asyncio.to_thread(server.restart)
             assert number(feed) == 1
             theirs.check()

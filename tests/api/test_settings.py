@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("valid_for_seconds", -1),
         ("recalibration_rows", 0),
         ("unmatched_segment", "nearest"),
+        ("exploration_share_on_warning", "0.01"),
         ("host", ""),
     ],
 )
@@ -179,3 +181,20 @@ def test_runs_are_kept_beside_the_database_unless_somebody_says_otherwise(
     with pytest.raises(ConfigurationError, match="plain files") as refused:
         load_settings(tracking_uri="./mlruns?password=secret")
     assert "secret" not in str(refused.value.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, 0.005),
+        ({"exploration_share": 0.02}, 0.02),  # never lowered
+        ({"exploration_share": 0.001, "exploration_share_on_warning": 0.003}, 0.003),
+        ({"exploration_share_on_warning": 0.0}, 0.0),
+        ({"closed_loop": "watch"}, 0.0),
+        ({"closed_loop": "off"}, 0.0),  # nobody is there who would take it back
+    ],
+)
+def test_settings_say_what_a_warning_may_spend(given: dict[str, Any], expected: float) -> None:
+    settings = load_settings(**given)
+    assert settings.exploration(raised=True) == expected
+    assert settings.exploration(raised=False) == settings.exploration_share

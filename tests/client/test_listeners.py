@@ -29,6 +29,11 @@ def test_affine_numbers_are_numbers() -> None:
     assert listeners.notice(replace(NEXT, slopes=(1.0,), intercepts=(0.5,)))
 
 
+def test_another_share_to_explore_is_news_under_the_same_publication() -> None:
+    listeners = Listeners(Counters(), NEXT)
+    assert listeners.notice(replace(NEXT, exploration=0.005))
+
+
 def test_a_listener_that_raises_is_counted_and_the_others_are_called() -> None:
     heard: list[Temperatures] = []
     counters = Counters()

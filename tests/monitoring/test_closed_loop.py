@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from monitoring.monitor_state_bytes import state_from_bytes, state_to_bytes
 from monitoring.store import drafter_leases, monitor_states
 from monitoring.store.cost_tables import put_cost_table
 from monitoring.store.database import Database
+from monitoring.store.drafter_rows import state_of
 from monitoring.store.events import list_events, open_event
 from monitoring.store.jobs import list_jobs
-from monitoring.store.publications import current_publication
+from monitoring.store.publications import current_publication, raise_exploration
 from monitoring.store.revisions import add_revision, aliases, set_challenger
 from tests.monitoring.loop_rows import rows
 from tests.monitoring.worker_support import DRAFTER, promoted, read, registered, stored
@@ -44,6 +46,11 @@ def challenger(database: Database, temperature: float, last_batch: int) -> int:
     return database.run(work)
 
 
+def explores_more(database: Database) -> bool:
+    found: bool = read(database, state_of, DRAFTER).drafter.explores_more
+    return found
+
+
 def kinds(database: Database) -> list[str]:
     return [event.kind for event in reversed(read(database, list_events))]
 
@@ -59,6 +66,7 @@ def test_a_turn_stores_state_document_events_and_the_job_it_orders(database: Dat
     document = json.loads(row.document)
     assert (document["status"], document["rows"]) == ("drift", 2000)
     assert kinds(database) == ["drift", "recalibration_scheduled"]
+    assert explores_more(database)
     drift = next(e for e in read(database, list_events) if e.kind == "drift")
     assert (drift.severity, drift.state, drift.dedup_key) == ("critical", "open", "drift/drafter")
     assert drift.count == 2  # warn, then act: one event
@@ -77,14 +85,17 @@ def test_the_gate_promotes_and_the_new_baseline_resolves_the_event(database: Dat
     database.run(lambda link: put_cost_table(link, DRAFTER, costs, actor="test"))
     loop = looped(database)
     loop.turn(DRAFTER)
+    assert explores_more(database)
     number = challenger(database, 1.6, first[-1])
     stored(database, rows(3, 1500, scale=1.6, first_step=1500), batches=3)
     loop.turn(DRAFTER)
+    assert not explores_more(database)
     assert read(database, aliases, DRAFTER).champion == number
     assert read(database, aliases, DRAFTER).challenger is None
     assert read(database, current_publication, DRAFTER).number == 2
     stored(database, rows(4, 500, scale=1.6, first_step=3000))
     loop.turn(DRAFTER)
+    assert not explores_more(database)
     found = {event.kind: event for event in read(database, list_events)}
     assert found["promoted"].details["challenger"] == number
     worth = found["promoted"].details["evidence"]["throughput"]
@@ -191,6 +202,26 @@ def test_a_fit_that_was_refused_lets_the_next_one_come(database: Database) -> No
     assert state.last_fit_row == 1500
 
 
+def test_a_setting_that_changed_holds_without_new_rows(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monitoring.closed_loop._TICK_SECONDS", 0.0)
+    registered(database, 7)
+    stored(database, rows(21, 1500, scale=1.6), batches=3)
+    for name, settings, expected in (
+        ("spends", SETTINGS, True),
+        ("saves", replace(SETTINGS, exploration_share_on_warning=0.0), False),
+        ("spends again", SETTINGS, True),
+        ("only tells", replace(SETTINGS, automatic=False), False),
+    ):
+        loop = looped(database, name, settings=settings)
+        loop.turn(DRAFTER)
+        assert explores_more(database) is expected
+        document = json.loads(read(database, monitor_states.load_document, DRAFTER).document)
+        assert (document["status"], document["exploration"]["raised"]) == ("drift", expected)
+        loop.release()
+
+
 def test_a_damaged_state_begins_anew_and_repeats_no_row(database: Database) -> None:
     registered(database, 7)
     stored(database, rows(16, 400))
@@ -209,6 +240,7 @@ def test_a_damaged_state_begins_anew_and_repeats_no_row(database: Database) -> N
         database.run(lambda c, key=key: open_event(c, "drift", "warning", key, dedup_key=key))
     held = read(database, drafter_leases.holder, DRAFTER)
     database.run(lambda connection: drafter_leases.release(connection, held))
+    database.run(lambda link: raise_exploration(link, DRAFTER, True, publication=1))
     stored(database, rows(17, 300, first_step=400))
     assert looped(database, "two").turn(DRAFTER)
     state = state_from_bytes(read(database, monitor_states.load, DRAFTER).state)
@@ -216,6 +248,7 @@ def test_a_damaged_state_begins_anew_and_repeats_no_row(database: Database) -> N
     # Its evidence is gone: what it had opened could never be resolved.
     left = read(database, list_events, state="open")
     assert [event.title for event in left] == ["drift/another"]
+    assert not explores_more(database)
 
 
 def _forget(database: Database) -> None:

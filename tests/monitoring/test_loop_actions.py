@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from monitoring.loop_actions import carry_out
+from monitoring.loop_actions import carry_out, forget_alarms
 from monitoring.loop_decisions import Alarm, Decision, Hold, Promote, Resolve
 from monitoring.loop_settings import LoopSettings
 from monitoring.monitor_state import MonitorState
 from monitoring.store.database import Database
 from monitoring.store.drafter_rows import state_of
 from monitoring.store.errors import PreconditionFailedError
-from monitoring.store.events import acknowledge, list_events
+from monitoring.store.events import acknowledge, list_events, open_event
 from monitoring.store.revisions import aliases
 from tests.monitoring.loop_rows import started
 from tests.monitoring.test_closed_loop import challenger
@@ -80,6 +80,47 @@ def test_a_warning_does_not_calm_an_alarm_that_acts(database: Database) -> None:
     done(database, [alarm("warn")], state=acting)
     (event,) = read(database, list_events)
     assert (event.severity, event.count) == ("critical", 1)
+
+
+def test_a_warning_after_an_alarm_is_over_is_told(database: Database) -> None:
+    registered(database, 7)
+    done(database, [alarm("act"), Resolve("drift", "a new baseline"), alarm("warn")])
+    newest, before = read(database, list_events)
+    assert (before.severity, before.state) == ("critical", "resolved")
+    assert (newest.severity, newest.state) == ("warning", "open")
+
+
+def test_a_warning_raises_exploration_until_it_is_over(database: Database) -> None:
+    registered(database, 7)
+    warned = replace(started(SETTINGS), announced=("warn",))
+    seen = read(database, state_of, DRAFTER)
+    done(database, [alarm("warn")], state=warned)
+    raised = read(database, state_of, DRAFTER)
+    assert raised.drafter.explores_more
+    assert read(database, list_events)[0].details["exploration_share"] == 0.005
+    done(database, [], seen, state=warned)  # a loop that looked earlier asks once more
+    assert read(database, state_of, DRAFTER) == raised
+    done(database, [Resolve("drift", "calm")])
+    assert not read(database, state_of, DRAFTER).drafter.explores_more
+    promoted(database, challenger(database, 1.1, 0))
+    done(database, [alarm("warn")], seen, state=warned)  # of a champion that is none any more
+    assert not read(database, state_of, DRAFTER).drafter.explores_more
+
+
+def test_a_lost_state_ends_the_loops_own_events_alone(database: Database) -> None:
+    registered(database, 7)
+    done(database, [alarm("act"), Hold("silence", "no row", "data_quality/silence")])
+    with database.write() as connection:  # as a refused recalibration does
+        open_event(
+            connection, "data_quality", "warning", "refused", dedup_key="data_quality/drafter"
+        )
+        forget_alarms(connection, DRAFTER)
+    states = {event.dedup_key: event.state for event in read(database, list_events)}
+    assert states == {
+        "drift/drafter": "resolved",
+        "data_quality/drafter/silence": "resolved",
+        "data_quality/drafter": "open",
+    }
 
 
 def test_holds_are_events_by_monitor(database: Database) -> None:

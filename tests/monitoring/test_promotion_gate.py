@@ -160,7 +160,7 @@ def test_a_segment_that_may_lose_holds_promotion() -> None:
     sure = SegmentScore(1000, 5.0, 1000 * 0.05**2, state.log_worse)
     few = replace(unsure, rows=900)
     chosen = gate(maximum_rows=6000)
-    assert unsure.loss_bound == pytest.approx(1.645 * 0.3 / math.sqrt(1000), rel=1e-3)
+    assert unsure.loss_bound() == pytest.approx(1.645 * 0.3 / math.sqrt(1000), rel=1e-3)
     held = chosen.decide(replace(state, segments={"code": unsure}))
     assert held.status is GateStatus.WAITING
     assert "segment code may lose 0.0156" in held.reason
@@ -168,7 +168,7 @@ def test_a_segment_that_may_lose_holds_promotion() -> None:
     assert given_up.refusal is Refusal.WORSE_IN_SEGMENT
     for fine in (sure, few):
         assert chosen.decide(replace(state, segments={"code": fine})).status is GateStatus.PROMOTE
-    assert SegmentScore(0, 0.0, 0.0, ()).loss_bound == math.inf
+    assert SegmentScore(0, 0.0, 0.0, ()).loss_bound() == math.inf
 
 
 def test_segments_beyond_the_limit_are_scored_together() -> None:

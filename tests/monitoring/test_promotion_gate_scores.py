@@ -73,6 +73,15 @@ def test_the_affine_form_is_scored_by_its_own_numbers() -> None:
     assert replace(one, challenger_affine=affine).swapped().champion_affine is affine
 
 
+def test_a_label_that_nobody_verified_spares_nothing() -> None:
+    """Of three positions two were verified: the margin counts twice, the mean is still over 3."""
+    one = rows([0.8, 0.5, 0.5], [0.9, 0.4, 0.5], ell=2, n=1)
+    gain = np.log(0.9 / 0.8) + np.log((1 - 0.36) / (1 - 0.40))
+    for m, stake in enumerate(STAKES):
+        kept = np.log1p(stake * (gain + 2 * 0.002) / 3 / 1.002)
+        assert score_rows(one).kept[0, m] == pytest.approx(kept, abs=2e-5)
+
+
 def test_the_bound_is_known_before_the_label() -> None:
     """.95 against .9999: B = ln(.05/.0001) = 6.21 divides the gain whatever the label is."""
     for n, gain in ((1, np.log(0.9999 / 0.95)), (0, np.log(0.0001 / 0.05))):

@@ -62,22 +62,6 @@ def test_resolved_event_makes_room_for_a_new_one(database: Database) -> None:
     assert report(database).id > first.id
 
 
-def test_all_of_one_kind_of_one_drafter_ends_and_nothing_else(database: Database) -> None:
-    keys = ("drift/code", "data_quality/code/silence", "drift/code-2", "drift/codes/x", "drift/a_b")
-    with database.write() as connection:
-        for key in keys:
-            events.open_event(connection, "drift", "warning", key, dedup_key=key)
-        assert events.resolve_under(connection, "drift/a%b") == []
-        ended = [
-            event.title
-            for prefix in ("drift/code", "data_quality/code")
-            for event in events.resolve_under(connection, prefix)
-        ]
-        assert ended == ["drift/code", "data_quality/code/silence"]
-        still = {event.title for event in events.list_events(connection, state="open")}
-        assert still == {"drift/code-2", "drift/codes/x", "drift/a_b"}
-
-
 def test_notice_is_resolved_from_the_start(database: Database) -> None:
     with database.write() as connection:
         notices = [events.open_event(connection, "start", "info", "started") for _ in range(2)]

@@ -82,6 +82,35 @@ def test_numbers_grow_on_rollback_too(database: Database) -> None:
         assert publications.publication_numbers(connection) == {"code": 4}
 
 
+def test_exploration_changes_under_a_publication_and_ends_with_another_champion(
+    database: Database,
+) -> None:
+    registered(database)
+
+    def ask(connection: Any, raised: bool, publication: int) -> bool:
+        return publications.raise_exploration(connection, "code", raised, publication=publication)
+
+    with database.write() as connection:
+        add(connection, 1.5, 2, 3)
+        before = state_of(connection, "code")
+        assert not before.drafter.explores_more
+        assert not ask(connection, False, 1)
+        assert ask(connection, True, 1)
+        assert not ask(connection, True, 1)
+        raised = state_of(connection, "code")
+        assert raised.drafter.explores_more
+        assert raised.drafter.version == before.drafter.version  # nobody's If-Match is old by it
+        assert publications.editions(connection) == {"code": (1, 1)}
+        publish(connection, 0)  # the champion once more: what is suspected of it still is
+        assert publications.editions(connection) == {"code": (2, 1)}
+        publish(connection, 1)
+        assert publications.editions(connection) == {"code": (3, 2)}
+        assert not ask(connection, True, 2)  # judged another champion
+        assert ask(connection, True, 3)
+        assert ask(connection, False, 3)
+        assert publications.editions(connection) == {"code": (3, 4)}
+
+
 def test_challenger_that_was_not_promoted_stays(database: Database) -> None:
     registered(database)
     with database.write() as connection:
