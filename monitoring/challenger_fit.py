@@ -33,6 +33,7 @@ from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
 from calib.statuses import Refusal, ServingStatus
 from monitoring.held_out_rows import HeldOutRows, held_out_rows
+from monitoring.promotion_gate_guards import FORMS
 from monitoring.recalibration_choice import choose_method, loss_difference, row_losses
 from monitoring.recalibration_evidence import HeldOutComparison
 from monitoring.recalibration_methods import (
@@ -179,11 +180,14 @@ def _confirmed(fitted: MethodFit, rows: HeldOutRows) -> tuple[MethodFit, dict[st
         losses["affine"] = row_losses(rows.judged, served.survival(rows.judged, "affine")).mean
         if not losses["affine"] <= losses["temperatures"]:
             kept = without_affine(kept)
-    if fitted.table is not None:
-        segmented = ServedNumbers(fitted.calibration, fitted.table)
-        losses["segments"] = row_losses(rows.judged, segmented.survival(rows.judged)).mean
-        if not losses["segments"] <= losses["temperatures"]:
-            kept = without_segments(kept)
+    if kept.table is not None:
+        segmented = ServedNumbers(kept.calibration, kept.table)
+        # In each form that is left: an engine applies one, and has nothing of the other's gain.
+        for form in FORMS if kept.calibration.slopes is not None else FORMS[:1]:
+            name = f"{form} by segment"
+            losses[name] = row_losses(rows.judged, segmented.survival(rows.judged, form)).mean
+            if not losses[name] <= losses[form]:
+                kept = without_segments(kept)
     forms: dict[str, Any] = {
         "survival_log_loss": {name: _rounded(loss) for name, loss in losses.items()},
         "affine": kept.calibration.slopes is not None,

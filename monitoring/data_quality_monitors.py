@@ -69,7 +69,8 @@ class QualityVerdict:
         reason: the numbers in words.
         value: what was measured, in the unit of its limit; None where nothing was.
         limit: from where on it is an alert.
-        engine: the one that sent every row of the update, while the alert is on; None for several.
+        engine: the one that sent every row of the update, where that update alone is at fault; None
+            for several, and for what is counted over many updates.
         raised: whether this very update turned the alert on.
     """
 
@@ -233,7 +234,8 @@ class DataQualityMonitors:
         found[QualityFault.SILENCE] = self._silence(values, now, expected=expected)
         found[QualityFault.ALWAYS_ACCEPTED] = self._always_accepted(runs)
         found |= self._window(values, state.alerts)
-        sender = _sender(records) if state.alerts or any(f.alert for f in found.values()) else None
+        foreign = any(found[fault].alert for fault in _OF_ONE_UPDATE)
+        sender = _sender(records) if foreign else None
         verdicts = tuple(
             _verdict(fault, found[fault], state.alerts, sender) for fault in QualityFault
         )
@@ -314,6 +316,10 @@ class DataQualityMonitors:
         return _Finding(smallest <= _FP32_NOISE, words, smallest, _FP32_NOISE)
 
 
+# Windows and runs may hold rows of other engines than the one that sends last.
+_OF_ONE_UPDATE = (QualityFault.GAMMA_MISMATCH, QualityFault.KEY_MISMATCH)
+
+
 class _Finding(NamedTuple):
     alert: bool | None  # None: too little to say; the alert stays as it was
     reason: str
@@ -352,7 +358,7 @@ def _verdict(
         finding.reason,
         finding.value,
         finding.limit,
-        sender if status is QualityStatus.ALERT else None,
+        sender if finding.alert and fault in _OF_ONE_UPDATE else None,
         raised=bool(finding.alert) and not was_on,
     )
 

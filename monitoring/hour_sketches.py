@@ -1,6 +1,8 @@
-"""Sketches by hour: what a refit reads without going back to rows, pooled and by segment.
+"""Sketches by hour: what a refit reads without going back to rows.
 
-Recalibrations with ``source: "sketches"`` read them (:mod:`monitoring.sketch_rows`).
+Recalibrations with ``source: "sketches"`` read them (:mod:`monitoring.sketch_rows`). They hold all
+traffic together: a sketch for each segment would grow with the words that requests call themselves,
+and segments are fitted on rows.
 
 The open hour is held as sums, closed hours as bytes: they do not change, and packing them again at
 every fold would cost more than the fold. Rows come as they come; an hour ends when the clock says.
@@ -11,14 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from calib.logit_sketch import LogitSketch
 from calib.pair_sketch import PairSketch
 from calib.records import AcceptanceRecords
-from calib.segment_sketches import SegmentSketches
-from calib.segment_tags import SegmentLevels
 
 __all__ = [
     "HOUR_SECONDS",
-    "LEVELS",
     "ClosedHour",
     "HourSketches",
     "OpenHour",
@@ -28,10 +28,6 @@ __all__ = [
 
 HOUR_SECONDS = 3600.0
 SKETCH_ROWS = 8192
-_COLUMNS = frozenset(("sampling_temperature", "domain", "prompt", "request"))
-
-# What drift is told apart by. Finer tags would multiply the size of the state.
-LEVELS = SegmentLevels((("domain",), ("sampling_temperature",), ("sampling_temperature", "domain")))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,14 +38,14 @@ class OpenHour:
         hour: hours since 1970.
         rows: usable rows.
         first_batch: oldest stored batch in it.
-        segments: conditional labels by segment and fold.
-        pairs: neighbouring logits of all rows.
+        labels: conditional labels by logit.
+        pairs: neighbouring logits.
     """
 
     hour: int
     rows: int
     first_batch: int
-    segments: SegmentSketches
+    labels: LogitSketch
     pairs: PairSketch
 
 
@@ -61,14 +57,14 @@ class ClosedHour:
         hour: hours since 1970.
         rows: usable rows.
         first_batch: oldest stored batch in it.
-        segments: bytes of its :class:`SegmentSketches`.
+        labels: bytes of its :class:`LogitSketch`.
         pairs: bytes of its :class:`PairSketch`.
     """
 
     hour: int
     rows: int
     first_batch: int
-    segments: bytes
+    labels: bytes
     pairs: bytes
 
 
@@ -95,8 +91,8 @@ class HourSketches:
     ) -> HourSketches:
         """With more usable rows; hours beyond ``hours`` are dropped.
 
-        Rows are sketched some thousand at a time: sketches of many segments are large, and adding
-        to them costs the same for one row as for thousands.
+        Rows are sketched some thousand at a time: adding to a sketch costs nearly the same for one
+        row as for thousands.
 
         Args:
             records: usable rows.
@@ -111,7 +107,7 @@ class HourSketches:
         if before.pending and before.pending_hour != hour:
             before = before.settled(hours=hours)
         first = before.pending_batch if before.pending else batch
-        pending = (*before.pending, records.restricted_to(_COLUMNS))
+        pending = (*before.pending, records.restricted_to(()))
         merged = replace(before, pending=pending, pending_batch=first, pending_hour=hour)
         rows = sum(len(part) for part in pending)
         return merged.settled(hours=hours) if rows >= SKETCH_ROWS else merged
@@ -127,16 +123,16 @@ class HourSketches:
         if not self.pending:
             return self
         records = AcceptanceRecords.concatenate(self.pending)
-        segments = SegmentSketches.from_records(records, levels=LEVELS)
+        labels = LogitSketch.from_records(records)
         pairs = PairSketch.from_records(records)
         under_way, closed, hour = self.open, self.closed, self.pending_hour
-        fresh = OpenHour(hour, len(records), self.pending_batch, segments, pairs)
+        fresh = OpenHour(hour, len(records), self.pending_batch, labels, pairs)
         if under_way is not None and under_way.hour == hour:
             fresh = OpenHour(
                 hour,
                 under_way.rows + len(records),
                 under_way.first_batch,
-                under_way.segments + segments,
+                under_way.labels + labels,
                 under_way.pairs + pairs,
             )
         elif under_way is not None:
@@ -165,7 +161,7 @@ class HourSketches:
 
 def _closed(hour: OpenHour) -> ClosedHour:
     return ClosedHour(
-        hour.hour, hour.rows, hour.first_batch, hour.segments.to_bytes(), hour.pairs.to_bytes()
+        hour.hour, hour.rows, hour.first_batch, hour.labels.to_bytes(), hour.pairs.to_bytes()
     )
 
 
@@ -181,6 +177,6 @@ def unpack_open(hour: ClosedHour) -> OpenHour:
         hour.hour,
         hour.rows,
         hour.first_batch,
-        SegmentSketches.from_bytes(hour.segments),
+        LogitSketch.from_bytes(hour.labels),
         PairSketch.from_bytes(hour.pairs),
     )

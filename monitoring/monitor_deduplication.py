@@ -199,13 +199,13 @@ def request_keys(records: AcceptanceRecords) -> tuple[NDArray[np.intp], Keys] | 
     keys = _hashes(names)
     if records.engine is not None:
         engines, engine_names = _codes(records.engine)
+        engine_keys = _hashes(engine_names)
+        engine_keys = np.where(engine_keys != 0, _mixed(engine_keys + _MIX), 0)  # nobody's: as is
+        engine, request = np.zeros(len(names), dtype=np.intp), np.arange(len(names))
         if len(engine_names) > 1:
             used, codes = np.unique(engines * len(names) + codes, return_inverse=True)
             engine, request = np.divmod(used, len(names))
-            known, keys = keys[request] != 0, keys[request]
-            keys = np.where(known, _mixed(_hashes(engine_names)[engine] + _MIX) ^ keys, 0)
-        elif engine_names[0] is not None:
-            keys = np.where(keys != 0, _mixed(_hashes(engine_names) + _MIX) ^ keys, 0)
+        keys = np.where(keys[request] != 0, engine_keys[engine] ^ keys[request], 0)
     return _without_unknown(codes.astype(np.intp), keys)
 
 

@@ -236,6 +236,11 @@ class MonitorState:
     baseline_at: float = 0.0
 
     @property
+    def warned(self) -> bool:
+        """Whether any level of alarm was entered and is not over."""
+        return bool(self.announced)
+
+    @property
     def acting(self) -> bool:
         """Whether an alarm that acts is in force, of all traffic or of a segment."""
         return any(level != "warn" for level in self.announced)

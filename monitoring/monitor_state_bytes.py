@@ -45,7 +45,7 @@ from monitoring.residual_means import ResidualMeans
 
 __all__ = ["VERSION", "state_from_bytes", "state_to_bytes"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _MAGIC: Final = b"DSMS"
 _HEADER: Final = struct.Struct("<4sHII")
@@ -286,7 +286,7 @@ def _sketches(sketches: HourSketches, blobs: _Blobs) -> dict[str, Any]:
         "hours": [
             {
                 **{name: getattr(hour, name) for name in ("hour", "rows", "first_batch")},
-                "segments": blobs.add(hour.segments),
+                "labels": blobs.add(hour.labels),
                 "pairs": blobs.add(hour.pairs),
             }
             for hour in hours
@@ -303,7 +303,7 @@ def _read_sketches(values: Mapping[str, Any], blobs: list[bytes]) -> HourSketche
             each["hour"],
             each["rows"],
             each["first_batch"],
-            blobs[each["segments"]],
+            blobs[each["labels"]],
             blobs[each["pairs"]],
         )
         for each in values["hours"]

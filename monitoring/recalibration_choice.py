@@ -5,7 +5,8 @@ candidate is fitted on one part and scored on the other: log loss of served surv
 with ℓ ≥ k, averaged over the two forms an engine can apply (temperatures, and slopes and intercepts
 where the candidate has them). The smallest loss is the best; of those whose loss exceeds it by at
 most one standard error of the paired difference, the simplest is taken. Segments are then kept
-where they lower the loss of the chosen numbers by more than one standard error.
+where they lower the loss of the chosen numbers by more than one standard error and raise it in
+neither form: an engine applies one of them, and has nothing of what the other gains.
 
 Few rows cannot tell a leak from luck, and a leak missed costs far more than one imagined: below
 ``FEW_ROWS`` rows ``survival`` is taken, unless its loss exceeds that of the simplest candidate by
@@ -24,12 +25,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.calibration import Form
 from calib.canonical_json import round_significant
 from calib.clusters import cluster_codes
 from calib.errors import FitRefusedError
@@ -37,6 +40,7 @@ from calib.labels import survival_informed_mask, survival_labels
 from calib.records import AcceptanceRecords
 from calib.statuses import Refusal
 from monitoring.held_out_rows import held_out_rows
+from monitoring.promotion_gate_guards import FORMS
 from monitoring.recalibration_methods import (
     MethodFit,
     MethodRules,
@@ -68,12 +72,12 @@ FEW_ROWS: Final = 20_000
 
 RULE: Final = (
     "smallest held-out log loss of served survival over both forms; the simplest within one "
-    "standard error; segments where they lower it by more than one"
+    "standard error; segments where they lower it by more than one and raise it in neither form"
 )
 RULE_ON_FEW_ROWS: Final = (
     f"below {FEW_ROWS:,} rows survival, unless its held-out log loss of served survival over both "
     "forms is worse than that of the simplest by more than two standard errors; segments where "
-    "they lower it by more than one"
+    "they lower it by more than one and raise it in neither form"
 )
 _SALT: Final = "method choice"
 _SMALLEST: Final = 1e-6  # as the gate: fp32 knows no closer to 0 or 1
@@ -134,7 +138,8 @@ def choose_method(records: AcceptanceRecords, tenant_share: float, rules: Method
     if not fits:
         raise FitRefusedError(Refusal.NO_ROWS, next(iter(refused.values())))
     clusters = _clusters(parts.judged)
-    losses = {name: _loss_of(fit, parts.judged) for name, fit in fits.items()}
+    forms = {name: _losses_of(fit, parts.judged) for name, fit in fits.items()}
+    losses = {name: _averaged(found) for name, found in forms.items()}
     best = min(losses, key=lambda name: losses[name].mean)
     gaps = {name: _difference(found, losses[best], clusters) for name, found in losses.items()}
     chosen = next(
@@ -144,7 +149,7 @@ def choose_method(records: AcceptanceRecords, tenant_share: float, rules: Method
     if few and not _clearly_worse(losses, clusters):
         chosen = "survival"
     segmented = with_segments(fits[chosen], rows, replace(rules, minimum_rows=0))
-    segments = _segment_evidence(segmented, losses[chosen], parts.judged, clusters)
+    segments = _segment_evidence(segmented, forms[chosen], parts.judged, clusters)
     evidence = {
         "rule": RULE_ON_FEW_ROWS if few else RULE,
         "fitted_rows": len(parts.fit),
@@ -194,21 +199,24 @@ def _clearly_worse(losses: dict[PooledMethod, RowLosses], clusters: NDArray[np.i
 
 def _segment_evidence(
     segmented: MethodFit,
-    pooled: RowLosses,
+    pooled: Mapping[Form, RowLosses],
     records: AcceptanceRecords,
     clusters: NDArray[np.intp],
 ) -> dict[str, Any]:
-    """Whether segments lower the loss of the chosen numbers by more than a standard error."""
+    """Whether segments lower the loss of the chosen numbers, and for every engine."""
     if segmented.table is None:
         return {"tried": False, "kept": False}
-    found = _loss_of(segmented, records)
-    gain, spread = _difference(pooled, found, clusters)
+    found = _losses_of(segmented, records)
+    average = _averaged(found)
+    gain, spread = _difference(_averaged(pooled), average, clusters)
+    gains = {form: _difference(pooled[form], found[form], clusters)[0] for form in FORMS}
     return {
         "tried": True,
-        "kept": gain > spread,
-        "log_loss": _rounded(found.mean),
+        "kept": gain > spread and min(gains.values()) >= 0.0,
+        "log_loss": _rounded(average.mean),
         "gain": _rounded(gain),
         "standard_error": _rounded(spread),
+        "gain_by_form": {form: _rounded(each) for form, each in gains.items()},
     }
 
 
@@ -237,10 +245,13 @@ def loss_difference(
     return _difference(one, other, _clusters(records))
 
 
-def _loss_of(fit: MethodFit, records: AcceptanceRecords) -> RowLosses:
+def _losses_of(fit: MethodFit, records: AcceptanceRecords) -> dict[Form, RowLosses]:
     served = ServedNumbers(fit.calibration, fit.table)
-    plain = row_losses(records, served.survival(records, "temperatures"))
-    return plain.averaged(row_losses(records, served.survival(records, "affine")))
+    return {form: row_losses(records, served.survival(records, form)) for form in FORMS}
+
+
+def _averaged(losses: Mapping[Form, RowLosses]) -> RowLosses:
+    return losses["temperatures"].averaged(losses["affine"])
 
 
 def _difference(

@@ -22,11 +22,19 @@ from calib.calibration_key import CalibrationKey
 from calib.conditional_likelihood import ConditionalLikelihood
 from calib.errors import ConfigurationError
 from calib.fit_status import MINIMUM_ROWS
+from calib.record_schema import UNKNOWN_INTEGER
+from calib.records import AcceptanceRecords
 from calib.segment_fitting import fit_segments
 from calib.segment_projection import project_segments
 from calib.segment_serving import SegmentTable, Unseen
 from calib.segment_sketches import SegmentSketches
-from calib.segment_tags import POOL
+from calib.segment_tags import (
+    NUMERIC_TAGS,
+    POOL,
+    SegmentBuckets,
+    SegmentLevels,
+    leaf_segments,
+)
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from calib.sketch_cells import LogitCells
 from calib.statuses import PositionStatus
@@ -36,6 +44,7 @@ from monitoring.recalibration_rows import FitRows, PairParts
 from monitoring.revision_model import RevisionModel
 
 __all__ = [
+    "MOST_LEAVES",
     "PROJECTION_ROWS",
     "FitSource",
     "MethodFit",
@@ -51,6 +60,9 @@ PooledMethod = Literal["temperature", "sts", "affine", "survival"]
 
 # The target has no label noise; from here on its temperatures change in the third digit.
 PROJECTION_ROWS: Final = 20_000
+
+MOST_LEAVES: Final = 256
+"""Finest segments that are sketched apart, and as many without context and adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +155,7 @@ def with_segments(pool: MethodFit, rows: FitRows, rules: MethodRules) -> MethodF
         rows: what to fit on.
         rules: see :class:`MethodRules`.
     """
-    parts = [SegmentSketches.from_records(part) for _, part in rows.parts]
+    parts = [SegmentSketches.from_records(_coarser(part)) for _, part in rows.parts]
     fitted = fit_segments(parts, weights=[weight for weight, _ in rows.parts])
     if set(fitted.segments) == {POOL}:
         return pool
@@ -160,6 +172,30 @@ def with_segments(pool: MethodFit, rows: FitRows, rules: MethodRules) -> MethodF
     return replace(
         pool, table=table, model=RevisionModel.from_dict(model.to_dict()), segments=levels
     )
+
+
+def _coarser(records: AcceptanceRecords) -> AcceptanceRecords:
+    """The rows, without the finer tags of those beyond the largest finest segments.
+
+    They count for the coarser segments alone, which is what a segment that is not kept is served.
+    Words of requests know no bound, and each finest segment of theirs would take half a MiB.
+    """
+    levels, buckets = SegmentLevels(), SegmentBuckets()
+    for most, tags in (
+        (MOST_LEAVES, ("context_length", "adapter")),
+        (2 * MOST_LEAVES, ("domain",)),
+    ):
+        codes, keys = leaf_segments(records, buckets, levels.tags)
+        if len(keys) <= most:
+            break
+        largest_first = np.argsort(-np.bincount(codes), kind="stable")
+        rare = np.isin(codes, largest_first[most:])
+        columns = records.columns()
+        for tag in set(tags) & columns.keys():
+            unknown: Any = UNKNOWN_INTEGER if tag in NUMERIC_TAGS else None
+            columns[tag] = np.where(rare, unknown, columns[tag])
+        records = AcceptanceRecords.from_columns(records.gamma, columns)
+    return records
 
 
 def without_affine(fit: MethodFit) -> MethodFit:

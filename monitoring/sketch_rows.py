@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.logit_chain import chained_logits
-from calib.segment_tags import POOL
 from calib.sketch_cells import LogitCells, forgetting_weights
 from monitoring.hour_sketches import HOUR_SECONDS, HourSketches, OpenHour
 from monitoring.recalibration_rows import PairParts
@@ -69,7 +68,7 @@ class SketchRows:
             ConfigurationError: a half-life that is not positive.
         """
         found = sketches.newest(hours, from_batch=from_batch)
-        newest = found[-1].hour if found else 0
+        newest = max((each.hour for each in found), default=0)  # a clock may have been set back
         weights = forgetting_weights(
             [float(newest - each.hour) for each in found], half_life_hours or math.inf
         )
@@ -80,12 +79,7 @@ class SketchRows:
 
     def cells(self) -> LogitCells:
         """Conditional labels by logit, weighted."""
-        folds = [
-            (fold, weight)
-            for each, weight in zip(self.hours, self.weights, strict=True)
-            for fold in each.segments.segment(POOL)
-        ]
-        return LogitCells.weighted([fold for fold, _ in folds], [weight for _, weight in folds])
+        return LogitCells.weighted([each.labels for each in self.hours], list(self.weights))
 
     def pairs(self) -> PairParts:
         """Neighbouring logits of every hour; even and odd hours are the folds."""
@@ -103,7 +97,7 @@ class SketchRows:
         found = hashlib.sha256()
         for each, weight in zip(self.hours, self.weights, strict=True):
             found.update(f"{each.hour} {weight!r}\n".encode())
-            found.update(each.segments.to_bytes() + each.pairs.to_bytes())
+            found.update(each.labels.to_bytes() + each.pairs.to_bytes())
         return found.hexdigest()
 
     def to_dict(self) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def revision_content(
         "revision": str(revision.number),
         "digest": calibration.digest,
         "status": str(calibration.status),
-        "method": calibration.method,
+        "method": revision.method,
         "position_statuses": ", ".join(str(word) for word in calibration.position_statuses),
         "created_by": revision.created_by,
         "origin": str(provenance.get("kind") or provenance.get("origin") or "unknown"),
@@ -119,7 +119,7 @@ def revision_content(
         tags["job"] = str(provenance["job"])
     return Content(
         identity=tags[RUN_TAG],
-        name=f"revision {revision.number} ({calibration.method})",
+        name=f"revision {revision.number} ({revision.method})",
         started_at=min(started_at or revision.created_at, revision.created_at),
         at=revision.created_at,
         parameters=_parameters(drafter, revision),
@@ -151,7 +151,7 @@ def job_content(drafter: Drafter, told: Mapping[str, Any], revision: Revision | 
         tags[RUN_TAG] = revision_identity(revision)
         return Content(
             identity=tags[RUN_TAG],
-            name=f"revision {revision.number} ({revision.calibration.method})",
+            name=f"revision {revision.number} ({revision.method})",
             started_at=revision.created_at,
             at=at,
             tags=_bounded(tags),
@@ -201,7 +201,7 @@ def report_content(drafter: Drafter, told: Mapping[str, Any], revision: Revision
         tags["report.summary"] = "\n\n".join(str(sentence) for sentence in sentences)
     return Content(
         identity=revision_identity(revision),
-        name=f"revision {revision.number} ({revision.calibration.method})",
+        name=f"revision {revision.number} ({revision.method})",
         started_at=revision.created_at,
         at=float(told["created_at"]),
         tags=_bounded(tags),
@@ -252,7 +252,7 @@ def _parameters(drafter: Drafter, revision: Revision) -> dict[str, str]:
     calibration, provenance = revision.calibration, revision.provenance
     values: dict[str, Any] = {
         "gamma": calibration.gamma,
-        "method": calibration.method,
+        "method": revision.method,
         "label_kind": calibration.label_kind,
         "derived_from_gamma": calibration.derived_from_gamma,
         "fitted_at": calibration.fitted_at,

@@ -25,6 +25,8 @@ __all__ = [
 _STANDARD_ERRORS = 2.0
 # A partial correlation below this moves survival by less than a tenth of a point.
 _NEGLIGIBLE_LEAK = 0.02
+# A smaller part of a gap would read "removes 0.0 of them".
+_SHOWN = 0.0005
 # A tenant with more of the rows than this decides what they say.
 _LARGE_TENANT = 0.5
 
@@ -107,7 +109,7 @@ def points(value: float) -> str:
 
 def _refusal(report: FitReport) -> Iterator[str]:
     if report.refusal is not None:
-        yield f"Nothing is published. {report.refusal}."
+        yield f"Nothing is published. {report.refusal.rstrip('.')}."
 
 
 def _rows(split: RowSplit) -> str:
@@ -196,7 +198,7 @@ def _worst_gap(overall: Comparison) -> str | None:
     removed = size - left
     effect = (
         f"removes {points(removed)} of them"
-        if removed > 0
+        if removed >= _SHOWN
         else f"leaves {points(left)}, which is no gain"
     )
     return f"{sentence} (survival); calibration {effect}."
@@ -333,7 +335,10 @@ def position_sentences(calibration: Calibration) -> Iterator[str]:
     for status, indices in by_status.items():
         served = {f"{calibration.temperatures[index]:g}" for index in indices}
         names = ", ".join(str(index + 1) for index in indices)
-        reason = fits[indices[0]]["reason"] if indices[0] < len(fits) else None
+        reasons = [fits[index]["reason"] for index in indices if index < len(fits)]
+        reason = reasons[0] if reasons else None
+        if reason and len(set(reasons)) > 1:
+            reason = f"Position {indices[0] + 1}: {reason[0].lower()}{reason[1:]}"
         yield (
             f"{'Positions' if len(indices) > 1 else 'Position'} {names} "
             f"{'keep' if len(indices) > 1 else 'keeps'} T = {', '.join(sorted(served))} "

@@ -13,6 +13,7 @@ from calib.calibration import Calibration
 from calib.records import AcceptanceRecords
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from monitoring.challenger_fit import ChallengerFit, Champion, fit_challenger
+from monitoring.recalibration_methods import with_segments
 from monitoring.recalibration_options import RecalibrationOptions
 from monitoring.revision_model import RevisionModel
 from monitoring.served_numbers import ServedNumbers, stored_table
@@ -141,6 +142,34 @@ def test_segments_serve_what_one_vector_cannot() -> None:
     c = model.conditional(tags)
     truth = test.blocks.survival / np.c_[np.ones(len(c)), test.blocks.survival[:, :-1]]
     assert np.abs(c[:, :3] - truth[:, :3]).mean() < 0.03
+
+
+def test_segments_that_worsen_one_form_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that applies slopes and intercepts has nothing of better temperatures."""
+    simulated = simulate_segments(12_000, 3).records()
+    shifted = {"confidence_logits": simulated.confidence_logits + np.float32(1.0)}
+    records = with_requests(
+        AcceptanceRecords.from_columns(simulated.gamma, {**simulated.columns(), **shifted})
+    )
+    whole = fit(records, "segments").evidence["forms"]
+    assert (whole["affine"], whole["segments"] > 0) == (True, True)
+
+    def with_wrong_intercepts(*arguments: Any) -> Any:
+        found = with_segments(*arguments)
+        wrong = {
+            key: segment
+            if segment.intercepts is None
+            else replace(segment, intercepts=tuple(b + 1.5 for b in segment.intercepts))
+            for key, segment in found.table.segments.items()
+        }
+        return replace(found, table=replace(found.table, segments=wrong))
+
+    monkeypatch.setattr("monitoring.challenger_fit.with_segments", with_wrong_intercepts)
+    forms = fit(records, "segments").evidence["forms"]
+    assert (forms["affine"], forms["segments"]) == (True, None)
+    losses = forms["survival_log_loss"]
+    assert losses["temperatures by segment"] < losses["temperatures"]
+    assert losses["affine by segment"] > losses["affine"]
 
 
 def test_rows_without_tags_have_no_segments() -> None:

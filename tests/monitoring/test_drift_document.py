@@ -72,11 +72,16 @@ def test_dependence_of_requests_stands_beside_what_is_allowed_for() -> None:
     assert drift_values(again, standard_error=None, settings=settings)["dependence"] == values
 
 
+def test_exploration_rises_with_the_first_level_of_alarm(drifted: dict[str, Any]) -> None:
+    assert drifted["exploration"] == {"share": 0.005, "raised": True}
+    assert document(started(SETTINGS))["exploration"] == {"share": 0.0, "raised": False}
+
+
 def test_every_member_of_the_contract_is_there(drifted: dict[str, Any]) -> None:
     assert {
         "drafter", "revision", "publication", "status", "updated_at", "consumed_through", "rows",
         "rows_total", "levels", "tests", "history", "data_quality", "explanations", "challenger",
-        "watch", "cool_down_until", "last_decision",
+        "watch", "cool_down_until", "last_decision", "exploration",
     } <= drifted.keys()  # fmt: skip
     assert (drifted["revision"], drifted["publication"], drifted["status"]) == (4, 12, "drift")
     assert drifted["levels"]["act"] == {"threshold": 1e6, "false_alarms_per_million_rows": 1.0}

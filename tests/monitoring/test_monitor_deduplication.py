@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calib.records import AcceptanceRecords, Flag
-from monitoring.monitor_deduplication import RESTART_ROWS, RecentRows
+from monitoring.monitor_deduplication import RESTART_ROWS, RecentRows, request_keys
 
 
 def records(steps: list[int], **columns: Any) -> AcceptanceRecords:
@@ -79,6 +79,21 @@ def test_keys_do_not_depend_on_the_process() -> None:
     memory, _ = RecentRows(10).admit(records([7]))
     again, _ = RecentRows(10).admit(records([7]))
     assert memory.chunks[0].keys.tolist() == again.chunks[0].keys.tolist() == [EXPECTED]
+
+
+def test_a_request_has_one_key_whoever_else_is_in_the_batch() -> None:
+    def keys(engines: Any, requests: list[str | None]) -> list[int]:
+        found = request_keys(records([1] * len(requests), engine=engines, request=requests))
+        assert found is not None
+        codes, known = found
+        return [0 if code < 0 else int(known[code]) for code in codes]
+
+    mixed = keys(["e", "f", None, "e"], ["a", "a", "a", None])
+    assert len(set(mixed)) == 4
+    assert mixed[3] == 0
+    assert keys(["e", "e"], ["a", None]) == [mixed[0], 0]
+    assert keys(["f"], ["a"]) == [mixed[1]]
+    assert keys([None], ["a"]) == keys(None, ["a"]) == [mixed[2]]
 
 
 # Computed by hand from BLAKE2b and SplitMix64 in Python integers.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from monitoring.recalibration_choice import (
     RowLosses,
     _clearly_worse,
     _difference,
+    _segment_evidence,
     choose_method,
     row_losses,
 )
@@ -83,3 +85,24 @@ def test_few_rows_on_which_survival_is_clearly_worse_keep_the_simplest() -> None
         wave = noise * np.resize([1.0, -1.0], 50)
         losses = {"temperature": better, "survival": RowLosses(better.loss + gap + wave, labels)}
         assert _clearly_worse(losses, clusters) is expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("temperatures", "affine", "kept"),
+    [(-0.02, -0.02, True), (0.01, -0.05, False), (-0.05, 0.01, False), (0.0, -0.05, True)],
+)
+def test_segments_that_raise_the_loss_of_one_form_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch, temperatures: float, affine: float, kept: bool
+) -> None:
+    records = simulate_leaky(50, 3).records()
+    labels = np.ones(50, dtype=np.int64)
+    pooled = {form: RowLosses(np.full(50, 0.5), labels) for form in ("temperatures", "affine")}
+    changes = {"temperatures": temperatures, "affine": affine}
+    wave = 0.001 * np.resize([1.0, -1.0], 50)
+    found = {form: RowLosses(0.5 + change + wave, labels) for form, change in changes.items()}
+    monkeypatch.setattr(recalibration_choice, "_losses_of", lambda *_: found)
+    fit = SimpleNamespace(table=object())
+    told = _segment_evidence(fit, pooled, records, np.arange(50))  # type: ignore[arg-type]
+    assert told["kept"] is kept
+    assert told["gain"] == pytest.approx(-(temperatures + affine) / 2.0)
+    assert told["gain_by_form"] == pytest.approx({form: -each for form, each in changes.items()})

@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from calib.records import AcceptanceRecords
+from calib.segment_sketches import SegmentSketches
+from calib.segment_tags import SegmentKey
 from calib.statuses import PositionStatus
+from monitoring import recalibration_methods
 from monitoring.recalibration_methods import (
     MethodRules,
     PooledMethod,
+    _coarser,
     fit_pool,
     with_segments,
     without_affine,
@@ -90,3 +94,28 @@ def test_a_capped_tenant_counts_less_in_every_method() -> None:
         before = fit_pool(method, free, rules).calibration.temperatures[0]
         after = fit_pool(method, capped, rules).calibration.temperatures[0]
         assert after < 0.9 * before, method
+
+
+def test_more_words_than_segments_count_for_the_coarser_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each finest segment is a sketch, and requests may bring a word of their own each."""
+    monkeypatch.setattr(recalibration_methods, "MOST_LEAVES", 4)
+    columns = synthetic_records(800, gamma=GAMMA).columns()
+    number = np.arange(800)
+    columns["adapter"] = np.where(number % 2, number.astype(str), "base").astype(object)
+    columns["domain"] = np.where(number < 600, "code", "chat").astype(object)
+    columns["sampling_temperature"] = np.zeros(800, dtype=np.float32)
+    columns.pop("context_length", None)
+    columns.pop("acceptance_rule", None)
+    records = AcceptanceRecords.from_columns(GAMMA, columns)
+    counts, whole = map(SegmentSketches.from_records, (_coarser(records), records))
+    assert len(counts.sketches) <= 4 + 2 < len(whole.sketches)
+    for tags in ({"domain": "code"}, {"domain": "chat"}, {"adapter": "base"}):
+        key = SegmentKey.of(tags)  # parents lose nothing
+        assert counts.segment(key) == whole.segment(key)
+    columns["domain"] = number.astype(str).astype(object)
+    many = _coarser(AcceptanceRecords.from_columns(GAMMA, columns))
+    assert len(SegmentSketches.from_records(many).sketches) <= 8 + 1
+    few = AcceptanceRecords.from_columns(GAMMA, columns).select(slice(0, 4))
+    assert _coarser(few) is few

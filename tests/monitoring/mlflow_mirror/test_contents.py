@@ -55,6 +55,15 @@ def test_a_revision_says_what_it_is_and_what_it_was_made_from() -> None:
     assert content.dataset.source["window_digest"] == "d" * 64
 
 
+def test_a_run_names_the_method_that_was_chosen() -> None:
+    """Imputed survival is projected by STS, and is not STS."""
+    made = revision()
+    made = dataclasses.replace(made, provenance={**made.provenance, "method": "survival"})
+    content = revision_content(DRAFTER, made)
+    assert content.name == "revision 4 (survival)"
+    assert (content.tags["method"], content.parameters["method"]) == ("survival", "survival")
+
+
 def test_a_run_lasts_as_long_as_its_fit() -> None:
     made = revision()
     for began, shown in ((made.created_at - 12.5, made.created_at - 12.5), (None, made.created_at)):
