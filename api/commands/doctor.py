@@ -115,13 +115,15 @@ def _findings(
     from api.doctor.calibration_file import file_findings
     from api.doctor.live_engine import engine_pages, sglang_findings
     from api.doctor.live_vllm import vllm_findings
-    from api.doctor.plugin_status import status_findings
+    from api.doctor.plugin_status import absent_finding, status_findings
     from api.doctor.service_state import service_findings
     from calib.canonical_json import parse_json_object
 
     findings: list[Finding] = []
     status = None
-    if status_file is not None:
+    if status_file is not None and not status_file.exists():
+        findings.append(absent_finding(status_file, engine))
+    elif status_file is not None:
         status = parse_json_object(status_file.read_bytes(), str(status_file))
         findings += status_findings(status, engine=engine, gamma=gamma, now=time.time())
     if service is not None:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from api.doctor.findings import Finding, Level
 from calib.canonical_json import parse_json_object
@@ -57,6 +57,11 @@ def checkpoint_findings(path: Path, *, gamma: int | None) -> Iterator[Finding]:
     except TargetLoadError as error:
         yield Finding("heads", Level.FAIL, str(error), "this is no DSpark drafter")
         return
+    flat = [name for name, entry in heads.items() if name != _BIAS and len(entry.shape) != 2]
+    if flat:
+        text = f"{flat[0]} has {len(heads[flat[0]].shape)} dimensions, a head's weight has 2"
+        yield Finding("heads", Level.FAIL, text, "this is no DSpark drafter")
+        return
     yield from _confidence(heads, options)
     yield from _gamma(options, gamma)
 
@@ -84,7 +89,7 @@ def _confidence(heads: Mapping[str, _Entry], options: Mapping[str, Any]) -> Iter
     hidden = options.get("hidden_size") or _inner(options, "transformer_layer_config").get(
         "hidden_size"
     )
-    if not isinstance(hidden, int):
+    if not _is_count(hidden):
         return
     if width == hidden + rank:
         text = f"hidden {hidden}" + (f" and Markov rank {rank}" if rank else "")
@@ -100,9 +105,7 @@ def _confidence(heads: Mapping[str, _Entry], options: Mapping[str, Any]) -> Iter
 
 def _gamma(options: Mapping[str, Any], gamma: int | None) -> Iterator[Finding]:
     places = [options, *(_inner(options, name) for name in _INNER)]
-    widths = [
-        place[name] for place in places for name in _WIDTHS if isinstance(place.get(name), int)
-    ]
+    widths = [place[name] for place in places for name in _WIDTHS if _is_count(place.get(name))]
     if not widths:
         yield Finding("gamma", Level.UNKNOWN, "config.json names no block size")
         return
@@ -121,6 +124,10 @@ def _gamma(options: Mapping[str, Any], gamma: int | None) -> Iterator[Finding]:
         yield Finding("gamma", Level.WARN, f"{shown}; gamma is {gamma}", remedy)
     else:
         yield Finding("gamma", Level.FAIL, f"{shown}; gamma {gamma} is more than it drafts", remedy)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _inner(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -55,12 +55,13 @@ def vllm_findings(
 
 def _models(found: Mapping[str, Any], target: str) -> Iterator[Finding]:
     served = found.get("data")
-    cards = [card for card in served or () if isinstance(card, Mapping)]
-    roots = [str(card.get("root") or card.get("id")) for card in cards if not card.get("parent")]
-    if not roots:
+    # A card with a parent is an adapter on one of the models.
+    cards = [card for card in served or () if isinstance(card, Mapping) and not card.get("parent")]
+    if not cards:
         return
-    text = f"the engine serves {', '.join(roots)}"
-    if any(target in (root, str(card.get("id"))) for root, card in zip(roots, cards, strict=False)):
+    names = ", ".join(str(card.get("root") or card.get("id")) for card in cards)
+    text = f"the engine serves {names}"
+    if any(target in (card.get("root"), card.get("id")) for card in cards):
         yield Finding("target", Level.OK, text)
         return
     remedy = "if that is another model, register a drafter of its own; a path or alias is no fault"

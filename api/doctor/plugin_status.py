@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from api.doctor.findings import Finding, Level
 
-__all__ = ["status_findings"]
+__all__ = ["absent_finding", "status_findings"]
 
 _DEAD_SECONDS = 60.0  # the plugin writes every 10
 _AHEAD_SECONDS = 5.0
@@ -28,6 +29,7 @@ _REMEDIES = {
     "server_error": "look at the service's log",
     "too_many_requests": "poll less often: DSPARK_CALIB_INTERVAL",
 }
+_NAMED_BY = {"sglang": "SGLANG_PLUGINS", "vllm": "VLLM_PLUGINS"}
 _LOST = {
     "rows_dropped": "the queue was full: lower DSPARK_CALIB_TELEMETRY_SHARE, or look at the "
     "service's ingest",
@@ -53,14 +55,37 @@ def status_findings(
     if other != engine:
         yield Finding("engine", Level.FAIL, f"a status of {other}", f"give --engine {other}")
     if status.get("attached") is not True:
-        reason = status.get("reason") or "the engine's log says why, after dspark-calib"
-        yield Finding("attached", Level.FAIL, "the plugin stepped aside", str(reason))
+        reason = status.get("reason")
+        text = "the plugin stepped aside" + (f": {reason}" if reason else "")
+        remedy = status.get("remedy") or "the engine's log says more, after dspark-calib"
+        yield Finding("attached", Level.FAIL, text, str(remedy))
         return
     yield Finding("attached", Level.OK, "the plugin is attached")
     yield _gamma(status.get("gamma"), gamma)
     yield from _mode(status)
     yield from _counters(status)
     yield from _client(status.get("client"))
+
+
+def absent_finding(path: Path, engine: str) -> Finding:
+    """What it means that there is no status file: a plugin that steps aside leaves one too.
+
+    Args:
+        path: where it should be.
+        engine: ``sglang`` or ``vllm``.
+    """
+    replicas = sorted(found.name for found in path.parent.glob(f"{path.stem}-dp*{path.suffix}"))
+    if replicas:
+        text = f"there is no {path}, but {', '.join(replicas)} beside it"
+        remedy = "replicas of an engine write one file each: give one of these"
+        return Finding("attached", Level.UNKNOWN, text, remedy)
+    return Finding(
+        "attached",
+        Level.FAIL,
+        f"there is no {path}: the engine has not come so far, has no plugin, or writes elsewhere",
+        "install dspark-calib-client into the engine's environment, and set DSPARK_CALIB_URL and "
+        f"DSPARK_CALIB_STATUS_FILE in it; {_NAMED_BY[engine]}, where set, must name dspark_calib",
+    )
 
 
 def _age(status: Mapping[str, Any], now: float) -> Finding:
@@ -188,6 +213,9 @@ def _never_used(client: Mapping[str, Any]) -> Finding:
         if name.startswith(_FAULT) and isinstance(count, int)
     }
     failed = client.get("polls_failed", 0)
+    if not faults and not failed:
+        remedy = "look again: the first comes within DSPARK_CALIB_INTERVAL seconds of the start"
+        return Finding("state", Level.UNKNOWN, "no poll of the service has ended yet", remedy)
     if not faults:
         text = f"the service was never reached ({failed} polls failed)"
         return Finding("state", Level.FAIL, text, _UNREACHED)

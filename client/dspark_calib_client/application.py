@@ -18,7 +18,7 @@ from dspark_calib_client.errors import ClientConfigurationError
 from dspark_calib_client.temperatures import Temperatures
 from dspark_calib_client.validation import LARGEST_TEMPERATURE, SMALLEST_TEMPERATURE
 
-__all__ = ["SteppedApplication", "apply_in_place", "refusal"]
+__all__ = ["SteppedApplication", "SteppedChange", "apply_in_place", "refusal"]
 
 _LOG = logging.getLogger("dspark_calib_client")
 
@@ -53,22 +53,77 @@ def apply_in_place(buffer: Any, temperatures: Temperatures | Sequence[float]) ->
     return False
 
 
-class SteppedApplication:
-    """Holds a vector until a named step, so that all ranks change at the same one.
+class SteppedChange:
+    """Holds a change until a named step, so that all ranks make it at the same one.
 
     Each rank has its own, and counts the same steps. :meth:`stage` may be called on any thread,
     :meth:`at_step` at the start of every step on the thread that runs them.
+
+    Attributes:
+        late: changes that were made after their step, because it was left out or had begun
+            before they were staged. They are made all the same: a rank that went without
+            would differ from the others for good.
+        failed: changes that could not be staged, made or reported.
+    """
+
+    def __init__(self) -> None:
+        self._staged: tuple[int, Temperatures, Any] | None = None
+        self.late = 0
+        self.failed = 0
+
+    def stage(self, temperatures: Temperatures, step: int) -> bool:
+        """Apply these at ``step``, instead of what was staged before; whether they will be.
+
+        The host's side of the copy is made here, so that the step itself only enqueues it.
+        """
+        try:
+            self._staged = (step, temperatures, self._prepared(temperatures))
+            return True
+        except Exception as error:  # noqa: BLE001  (called from the engine's step)
+            self.failed += 1
+            _LOG.error("temperatures not staged: %s", error)
+            return False
+
+    def at_step(self, step: int) -> Temperatures | None:
+        """Apply what was staged for this step; what was applied, or None. Never raises."""
+        staged = self._staged
+        if staged is None or step < staged[0]:
+            return None
+        self._staged = None
+        if step > staged[0]:
+            self.late += 1
+            _LOG.warning("temperatures of step %d applied at step %d", staged[0], step)
+        try:
+            self._put(staged[2])
+        except Exception:  # noqa: BLE001  (called from the engine's step)
+            self.failed += 1
+            _LOG.exception("temperatures not applied")
+            return None
+        try:
+            self._report(staged[1], staged[2])
+        except Exception:  # noqa: BLE001  (they are applied, whoever cannot hear it)
+            self.failed += 1
+            _LOG.exception("applied temperatures could not be reported")
+        return staged[1]
+
+    def _prepared(self, temperatures: Temperatures) -> Any:
+        """What :meth:`_put` needs, on the host; raises where these cannot be applied."""
+        raise NotImplementedError
+
+    def _put(self, prepared: Any) -> None:
+        raise NotImplementedError
+
+    def _report(self, temperatures: Temperatures, prepared: Any) -> None:
+        raise NotImplementedError
+
+
+class SteppedApplication(SteppedChange):
+    """Copies a vector into a buffer at a named step.
 
     Args:
         buffer: as for :func:`apply_in_place`.
         gamma: its length.
         applied: called with what was applied, such as ``client.report_applied``.
-
-    Attributes:
-        late: vectors that were applied after their step, because it was left out or had begun
-            before they were staged. They are applied all the same: a rank that went without
-            would differ from the others for good.
-        failed: vectors that could not be staged or copied.
 
     Raises:
         ClientConfigurationError: a buffer that no vector of ``gamma`` numbers fits.
@@ -84,54 +139,22 @@ class SteppedApplication:
         reason = refusal(buffer, (1.0,) * gamma)
         if reason is not None:
             raise ClientConfigurationError("buffer", type(buffer).__name__, reason)
+        super().__init__()
         self._buffer = buffer
         self._applied = applied
-        self._staged: tuple[int, Temperatures, Any] | None = None
-        self.late = 0
-        self.failed = 0
 
-    def stage(self, temperatures: Temperatures, step: int) -> bool:
-        """Apply these at ``step``, instead of what was staged before; whether they will be.
-
-        The host's side of the copy is made here, so that the step itself only enqueues it.
-        """
+    def _prepared(self, temperatures: Temperatures) -> Any:
         reason = refusal(self._buffer, temperatures)
-        try:
-            if reason is None:
-                self._staged = (step, temperatures, _on_host(self._buffer, temperatures.values))
-                return True
-        except Exception as error:  # noqa: BLE001  (called from the engine's step)
-            reason = f"{type(error).__name__}: {error}"
-        self.failed += 1
-        _LOG.error("temperatures not staged: %s", reason)
-        return False
+        if reason is not None:
+            raise ValueError(reason)
+        return _on_host(self._buffer, temperatures.values)
 
-    def at_step(self, step: int) -> Temperatures | None:
-        """Apply what was staged for this step; what was applied, or None. Never raises."""
-        staged = self._staged
-        if staged is None or step < staged[0]:
-            return None
-        self._staged = None
-        if step > staged[0]:
-            self.late += 1
-            _LOG.warning("temperatures of step %d applied at step %d", staged[0], step)
-        try:
-            _copy(self._buffer, staged[2])
-        except Exception:  # noqa: BLE001  (called from the engine's step)
-            self.failed += 1
-            _LOG.exception("temperatures not applied")
-            return None
-        self._report(staged[1])
-        return staged[1]
+    def _put(self, prepared: Any) -> None:
+        _copy(self._buffer, prepared)
 
-    def _report(self, temperatures: Temperatures) -> None:
-        if self._applied is None:
-            return
-        try:
+    def _report(self, temperatures: Temperatures, prepared: Any) -> None:
+        if self._applied is not None:
             self._applied(temperatures)
-        except Exception:  # noqa: BLE001  (they are applied, whoever cannot hear it)
-            self.failed += 1
-            _LOG.exception("applied temperatures could not be reported")
 
 
 def _values(temperatures: Temperatures | Sequence[float]) -> tuple[float, ...]:

@@ -58,6 +58,18 @@ def test_a_publication_has_one_meaning() -> None:
     assert accept(knowledge, publication(3, 1.5, evidence={"rows": 9}))
 
 
+def test_exploration_may_rise_and_fall_under_one_publication() -> None:
+    knowledge = Knowledge(EXPECTED, None)
+    accept(knowledge, publication(3, 1.5), Source.FILE)
+    for share in (0.005, None, 0.001):
+        more = {} if share is None else {"exploration": share}
+        assert accept(knowledge, publication(3, 1.5, **more))
+        held = knowledge.held.publication
+        assert held is not None
+        assert (held.number, held.exploration) == (3, share)
+        assert knowledge.question().etag == held.etag
+
+
 def test_a_segment_may_be_matched_anew() -> None:
     knowledge = Knowledge(EXPECTED, None, one_segment=True)
     accept(knowledge, publication(3, 1.5))

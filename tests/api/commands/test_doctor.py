@@ -14,6 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from api.cli import app
+from dspark_calib_client.plugins.common import joining
+from dspark_calib_client.plugins.common.compatibility import AsideError
+from dspark_calib_client.plugins.sglang.compatibility import KNOWN
 from tests.service_process import ServiceProcess
 from tests.support.service import KEY
 
@@ -81,9 +84,25 @@ def test_another_gamma_is_a_failure_with_its_remedy(
 
 def test_nothing_to_look_at_and_nobody_there_are_bad_input(tmp_path: Path) -> None:
     assert doctor("--engine", "sglang").exit_code == 2
-    assert doctor("--engine", "vllm", "--status-file", str(tmp_path / "none")).exit_code == 2
     alone = doctor("--engine", "vllm", "--drafter", "d", "--url", "http://127.0.0.1:9")
     assert alone.exit_code == 2
+
+
+def test_a_plugin_that_is_not_there_and_one_that_stepped_aside(tmp_path: Path) -> None:
+    """The second leaves the reason and its remedy; only the first leaves nothing."""
+    path = tmp_path / "status.json"
+    nobody = doctor("--engine", "sglang", "--status-file", str(path))
+    assert nobody.exit_code == 1
+    assert "the engine has not come so far, has no plugin" in nobody.stdout
+    environment = {"DSPARK_CALIB_STATUS_FILE": str(path)}
+    error = AsideError("SGLang 0.5.24 is unknown to this plugin", "run SGLang 0.5.23")
+    joining.step_aside(KNOWN, error, environment)
+    aside = doctor("--engine", "sglang", "--status-file", str(path))
+    assert aside.exit_code == 1
+    assert (
+        "FAIL  attached: the plugin stepped aside: SGLang 0.5.24 is unknown to this plugin\n"
+        "      -> run SGLang 0.5.23\n"
+    ) in aside.stdout
 
 
 def test_a_checkpoint_is_looked_at_without_a_service(tmp_path: Path) -> None:

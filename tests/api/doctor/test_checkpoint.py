@@ -58,6 +58,17 @@ def test_v4_has_no_bias_and_its_own_key(tmp_path: Path) -> None:
     assert {entry.level for entry in found} == {Level.OK}
 
 
+@pytest.mark.parametrize("shape", [[], [12], [1, 1, 12]])
+def test_a_head_of_another_shape_is_no_drafter(tmp_path: Path, shape: list[int]) -> None:
+    folder = written(tmp_path, DENSE | {"confidence_head.proj.weight": shape})
+    assert levels(folder) == {"heads": Level.FAIL}
+
+
+@pytest.mark.parametrize("size", [True, 0, "7", 7.0])
+def test_what_is_no_count_is_no_block_size(tmp_path: Path, size: Any) -> None:
+    assert levels(written(tmp_path, DENSE, block_size=size))["gamma"] is Level.UNKNOWN
+
+
 def test_a_checkpoint_without_heads(tmp_path: Path) -> None:
     markov = {name: shape for name, shape in DENSE.items() if "confidence" not in name}
     assert levels(written(tmp_path, markov))["confidence_head"] is Level.FAIL

@@ -86,3 +86,11 @@ def test_another_model_is_worth_a_look() -> None:
     adapter = {"id": "sql", "root": "Qwen/Qwen3-8B", "parent": "chat"}
     found = levels(models={"data": [other, adapter]}, whole=whole())
     assert found["target"] is Level.WARN
+
+
+def test_an_adapter_before_its_model_changes_nothing() -> None:
+    adapter = {"id": "Qwen/Qwen3-8B", "root": "/adapters/sql", "parent": "chat"}
+    other = {"id": "chat", "root": "other/model", "parent": None}
+    assert levels(models={"data": [adapter, other]}, whole=whole())["target"] is Level.WARN
+    model = {"id": "Qwen/Qwen3-8B", "root": "/models/8b", "parent": None}
+    assert levels(models={"data": [adapter, model]}, whole=whole())["target"] is Level.OK

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from api.doctor.findings import Level
-from api.doctor.plugin_status import status_findings
+from api.doctor.plugin_status import absent_finding, status_findings
 
 NOW = 1_800_000_000.0
 GOOD: dict[str, Any] = {
@@ -55,12 +56,36 @@ def test_a_healthy_plugin_has_nothing_to_mend() -> None:
         ({"engine": "vllm"}, "engine", Level.FAIL),
         ({"client": {"state": "stale", "age_seconds": 900.0}}, "state", Level.WARN),
         ({"client": {"state": "fallback", "polls_failed": 9}}, "state", Level.FAIL),
+        ({"client": {"state": "fallback", "polls_failed": 0}}, "state", Level.UNKNOWN),
         ({"client": {"state": "fallback", "key_mismatch": 1}}, "key", Level.FAIL),
         ({"client": {**GOOD["client"], "rows_dropped": 5}}, "rows_dropped", Level.WARN),
     ],
 )
 def test_a_trouble_is_named(changes: dict[str, Any], check: str, level: Level) -> None:
     assert levels(**changes)[check] is level
+
+
+def test_a_plugin_that_stepped_aside_says_why_and_what_to_do() -> None:
+    told = {"written_at": NOW, "engine": "vllm", "attached": False, "reason": "unknown"}
+    (_, found) = status_findings({**told, "remedy": "run 0.33.0"}, engine="vllm", gamma=7, now=NOW)
+    assert (found.level, found.text) == (Level.FAIL, "the plugin stepped aside: unknown")
+    assert found.remedy == "run 0.33.0"
+    (_, found) = status_findings(told, engine="vllm", gamma=7, now=NOW)
+    assert found.remedy == "the engine's log says more, after dspark-calib"
+
+
+def test_no_file_is_no_plugin(tmp_path: Path) -> None:
+    """One that stepped aside would have left a file."""
+    path = tmp_path / "status.json"
+    for engine, variable in (("sglang", "SGLANG_PLUGINS"), ("vllm", "VLLM_PLUGINS")):
+        found = absent_finding(path, engine)
+        assert found.level is Level.FAIL
+        assert "install dspark-calib-client" in str(found.remedy)
+        assert f"{variable}, where set, must name dspark_calib" in str(found.remedy)
+    (tmp_path / "status-dp1.json").touch()
+    found = absent_finding(path, "vllm")
+    assert found.level is Level.UNKNOWN
+    assert "status-dp1.json" in found.text
 
 
 def test_a_shorter_gamma_gets_a_prefix() -> None:

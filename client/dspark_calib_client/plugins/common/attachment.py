@@ -38,7 +38,7 @@ class RankAttachment:
         applies: whether numbers are applied at all.
 
     Attributes:
-        applies: as given.
+        settings, place, applies: as given.
     """
 
     engine = ""  # name in status and log
@@ -53,7 +53,8 @@ class RankAttachment:
         *,
         applies: bool,
     ) -> None:
-        self._place = place
+        self.settings = settings
+        self.place = place
         self._client = client
         self._application = application
         self.applies = applies
@@ -71,6 +72,12 @@ class RankAttachment:
         self._first_step = int(time.time() * 1000.0)
         self._faults_in_a_row = 0
         self._own: dict[str, int] = {"telemetry_faults": 0, "broadcast_faults": 0}
+
+    @property
+    def terms(self) -> str:
+        """What every rank of the engine must be about to do alike."""
+        every, applies = self.settings.every, int(self.applies)
+        return f"gamma {self.place.gamma} every {every} applies {applies}"
 
     @property
     def counters(self) -> dict[str, int]:
@@ -103,7 +110,7 @@ class RankAttachment:
 
     def status(self) -> dict[str, Any]:
         """What this rank runs with, and what went wrong; plain values by name."""
-        place = self._place
+        place = self.place
         found: dict[str, Any] = {
             "engine": self.engine,
             "attached": True,
@@ -146,7 +153,7 @@ class RankAttachment:
             _LOG.warning("no telemetry from a device of kind %r", device.type)
             return
         pinned = device.type == "cuda"
-        copies = StepCopies(self._place.gamma, width, pinned=pinned, rows=rows)
+        copies = StepCopies(self.place.gamma, width, pinned=pinned, rows=rows)
         self._copies, self._maker = copies, RowMaker(copies, make, client.record_rows)
 
     def _observed(self, ask: Callable[..., object], *step: Any) -> None:

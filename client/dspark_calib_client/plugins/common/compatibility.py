@@ -15,15 +15,35 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["Known", "Reliance", "SourceOf", "faults_of", "reason_to_step_aside", "source_of"]
+__all__ = [
+    "AsideError",
+    "Known",
+    "Reliance",
+    "SourceOf",
+    "check_installed",
+    "faults_of",
+    "source_of",
+]
 
 SourceOf = Callable[[str], "str | None"]
 """The source of a module by its dotted name; None where there is no such module."""
 
 
+class AsideError(Exception):
+    """Why the plugin leaves an engine alone.
+
+    Attributes:
+        remedy: what to do about it; None where only the log can tell.
+    """
+
+    def __init__(self, reason: str, remedy: str | None = None) -> None:
+        self.remedy = remedy
+        super().__init__(reason)
+
+
 @dataclass(frozen=True)
 class Reliance:
-    """Something of SGLang that the plugin uses.
+    """Something of an engine that its plugin uses.
 
     Attributes:
         module: dotted name.
@@ -56,11 +76,15 @@ class Known:
     newest: tuple[int, int, int]
     relied_on: tuple[Reliance, ...]
 
+    @property
+    def versions(self) -> str:
+        """The versions it knows, in words."""
+        ends = [".".join(map(str, end)) for end in (self.oldest, self.newest)]
+        return ends[0] if self.oldest == self.newest else " to ".join(ends)
+
     def version_fault(self, found: str) -> str | None:
         """Why this version of the engine is not one the plugin knows; None where it is."""
-        read = re.match(r"(\d+)\.(\d+)\.(\d+)", found)
-        ends = [".".join(map(str, end)) for end in (self.oldest, self.newest)]
-        known = ends[0] if self.oldest == self.newest else " to ".join(ends)
+        read, known = re.match(r"(\d+)\.(\d+)\.(\d+)", found), self.versions
         if read is None:
             shown = f"{self.engine} {found!r:.40}"
             return f"{shown} is no version this plugin can read; it knows {known}"
@@ -73,27 +97,41 @@ class Known:
         return faults_of(self.relied_on, source_of)
 
 
-def reason_to_step_aside(known: Known) -> str | None:
-    """Why the installed engine is left alone; None where it is one the plugin knows."""
+def check_installed(known: Known) -> None:
+    """Pass where the installed engine is one the plugin knows.
+
+    Raises:
+        AsideError: it is not.
+    """
+    engine, package = known.engine, known.package
     try:
-        fault = known.version_fault(version(known.package))
-    except PackageNotFoundError:
-        return f"{known.engine}'s version cannot be found out"
+        fault = known.version_fault(version(package))
+    except PackageNotFoundError as error:
+        remedy = f"install it as a package, which pip show {package} finds"
+        raise AsideError(f"{engine}'s version cannot be found out", remedy) from error
     if fault is not None:
-        return fault
+        remedy = f"update dspark-calib-client, or run {engine} {known.versions}"
+        raise AsideError(fault, remedy)
     missing = known.faults(source_of)
-    return f"this {known.engine} is not as its version says: {missing[0]}" if missing else None
+    if missing:
+        reason = f"this {engine} is not as its version says: {missing[0]}"
+        raise AsideError(reason, f"install {engine} as it was released")
 
 
 def source_of(module: str) -> str | None:
-    """The source of an installed module, which is not imported; None where there is none."""
-    try:
-        found = find_spec(module)
-    except ModuleNotFoundError:
-        return None
-    if found is None or found.origin is None:
-        return None
-    return Path(found.origin).read_text(encoding="utf-8")
+    """The source of an installed module; None where there is none.
+
+    Neither the module nor a package around it is imported: that would cost seconds in an engine's
+    front end, and might touch the device there.
+    """
+    package, *parts = module.split(".")
+    found = find_spec(package)
+    for folder in (found and found.submodule_search_locations) or ():
+        path = Path(folder, *parts)
+        for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+            if file.is_file():
+                return file.read_text(encoding="utf-8")
+    return None
 
 
 def faults_of(relied_on: Iterable[Reliance], source_of: SourceOf) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -19,10 +19,12 @@ __all__ = [
     "WARMUP",
     "RequestTags",
     "Said",
+    "flags_of",
     "hashed_name",
     "tag_text",
 ]
 
+_PENALTIES = (("frequency_penalty", 0.0), ("presence_penalty", 0.0), ("repetition_penalty", 1.0))
 WARMUP, FORCED, TARGET_ONLY, STOPPED = 1, 4, 8, 16  # bits of the column ``flags``
 _LONGEST_TEXT = 128
 _LOG = logging.getLogger("dspark_calib_client")
@@ -103,6 +105,25 @@ class RequestTags:
         self.flags = said.flags
         self.stops = said.stops
         self._read = None  # nothing of the request is kept
+
+
+def flags_of(
+    name: str, parameters: Any, *, warmups: tuple[str, ...], least: str, constraints: Sequence[str]
+) -> int:
+    """Bits that are the same in all rows of a request.
+
+    Args:
+        name: its id.
+        parameters: its sampling parameters.
+        warmups: how names begin of requests that the engine sends itself.
+        least: attribute of ``parameters`` that forbids an end before so many tokens.
+        constraints: its attributes that restrict or bias what may be sampled.
+    """
+    penalties = (*_PENALTIES, (least, 0))
+    changed = any(getattr(parameters, field, usual) != usual for field, usual in penalties)
+    bound = any(getattr(parameters, field, None) for field in constraints)
+    # The drafter sees none of these, so acceptance is another question for such a request.
+    return (WARMUP if name.startswith(warmups) else 0) | (TARGET_ONLY if changed or bound else 0)
 
 
 def hashed_name(name: str) -> str:

@@ -16,9 +16,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["StatusFile"]
+__all__ = ["StatusFile", "status_path"]
 
 _LOG = logging.getLogger("dspark_calib_client")
+
+
+def status_path(named: str, replica: int | None) -> Path:
+    """The file of a data-parallel replica, beside the one that is named; that one for None."""
+    path = Path(named)
+    return path if replica is None else path.with_name(f"{path.stem}-dp{replica}{path.suffix}")
 
 
 class StatusFile:

@@ -6,11 +6,11 @@ starts. Without ``DSPARK_CALIB_URL`` nothing happens. torch and SGLang are impor
 
 from __future__ import annotations
 
+from dspark_calib_client.plugins.common.entry import register_hooks_of
+
 __all__ = ["register"]
 
 
 def register() -> None:
     """Hook into the SGLang that is loading plugins; never raises."""
-    from dspark_calib_client.plugins.sglang.registration import register_hooks
-
-    register_hooks()
+    register_hooks_of("dspark_calib_client.plugins.sglang.registration")

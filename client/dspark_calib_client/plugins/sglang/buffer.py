@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["NAME", "BufferError", "install_vector"]
+from dspark_calib_client.plugins.common.compatibility import AsideError
+
+__all__ = ["NAME", "install_vector"]
 
 NAME = "sts_temperatures"
-
-
-class BufferError(ValueError):
-    """The head's buffer is none that temperatures can be put into."""
 
 
 def install_vector(head: Any, gamma: int, device: Any) -> tuple[float, ...]:
@@ -28,17 +26,17 @@ def install_vector(head: Any, gamma: int, device: Any) -> tuple[float, ...]:
         device: where the engine runs.
 
     Raises:
-        BufferError: a buffer of another length or kind.
+        AsideError: a buffer of another length or kind.
     """
     import torch
 
     found = getattr(head, NAME, None)
     if not isinstance(found, torch.Tensor) or not found.is_floating_point():
-        raise BufferError(f"the confidence head has no tensor {NAME!r}")
+        raise AsideError(f"the confidence head has no tensor {NAME!r}")
     if found.ndim == 0:
         # The one number of the scalar, in every position: nothing changes by this.
         vector = torch.full((gamma,), float(found), dtype=torch.float32, device=device)
         setattr(head, NAME, vector)
     elif tuple(found.shape) != (gamma,) or found.dtype != torch.float32:
-        raise BufferError(f"{NAME} is {found.dtype} {tuple(found.shape)}, gamma is {gamma}")
+        raise AsideError(f"{NAME} is {found.dtype} {tuple(found.shape)}, gamma is {gamma}")
     return tuple(float(value) for value in getattr(head, NAME).tolist())

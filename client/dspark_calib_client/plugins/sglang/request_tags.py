@@ -8,20 +8,14 @@ from typing import Any
 
 from dspark_calib_client.plugins.common.request_tags import (
     TARGET_ONLY,
-    WARMUP,
     RequestTags,
     Said,
+    flags_of,
 )
 
 __all__ = ["TagTable", "tags_of"]
 
-_HEALTH_CHECK = "HEALTH_CHECK"  # how SGLang names requests it sends itself
-_PENALTIES = (
-    ("frequency_penalty", 0.0),
-    ("presence_penalty", 0.0),
-    ("repetition_penalty", 1.0),
-    ("min_new_tokens", 0),
-)
+_WARMUPS = ("HEALTH_CHECK",)  # how SGLang names requests it sends itself
 _CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag", "logit_bias")
 
 
@@ -36,9 +30,15 @@ def tags_of(req: Any, domain_key: str, tenant_key: str) -> RequestTags:
     parameters, name = req.sampling_params, req.rid
     ends = (getattr(req, "eos_token_ids", None), getattr(req, "tokenizer", None))
     adapter = getattr(req, "lora_id", None)
-    custom = getattr(req, "custom_logit_processor", None) is not None
+    processed = getattr(req, "custom_logit_processor", None) is not None
 
     def said() -> Said:
+        flags = flags_of(
+            *(str(name), parameters),
+            warmups=_WARMUPS,
+            least="min_new_tokens",
+            constraints=_CONSTRAINTS,
+        )
         return Said(
             name=str(name),
             temperature=0.0 if int(parameters.top_k) == 1 else float(parameters.temperature),
@@ -46,7 +46,7 @@ def tags_of(req: Any, domain_key: str, tenant_key: str) -> RequestTags:
             domain_key=domain_key,
             tenant_key=tenant_key,
             adapter=adapter,
-            flags=_flags(parameters, str(name), custom=custom),
+            flags=flags | (TARGET_ONLY if processed else 0),
             stops=_stops(parameters, *ends),
         )
 
@@ -93,14 +93,6 @@ class TagTable:
         self._owners[address] = weakref.ref(req, gone)
         self._known[address] = tags
         return tags
-
-
-def _flags(parameters: Any, name: str, *, custom: bool) -> int:
-    flags = WARMUP if name.startswith(_HEALTH_CHECK) else 0
-    changed = any(getattr(parameters, field, usual) != usual for field, usual in _PENALTIES)
-    bound = any(getattr(parameters, field, None) is not None for field in _CONSTRAINTS)
-    # The drafter sees none of these, so acceptance is another question for such a request.
-    return flags | (TARGET_ONLY if changed or bound or custom else 0)
 
 
 def _stops(parameters: Any, ends: Any, tokenizer: Any) -> frozenset[int]:

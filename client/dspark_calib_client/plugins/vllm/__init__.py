@@ -7,11 +7,11 @@ vLLM's modules only when vLLM itself imports them.
 
 from __future__ import annotations
 
+from dspark_calib_client.plugins.common.entry import register_hooks_of
+
 __all__ = ["register"]
 
 
 def register() -> None:
     """Hook into the vLLM that is loading plugins; never raises. A second call does nothing."""
-    from dspark_calib_client.plugins.vllm.registration import register_hooks
-
-    register_hooks()
+    register_hooks_of("dspark_calib_client.plugins.vllm.registration")

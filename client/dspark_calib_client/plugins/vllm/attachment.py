@@ -111,6 +111,11 @@ class Attachment(RankAttachment):
                 rows=facts.most_requests,
             )
 
+    @property
+    def terms(self) -> str:
+        """What every rank of the engine must be about to do alike."""
+        return f"{super().terms} source {self.facts.source} form {self.settings.form or FORMS[0]}"
+
     def add_requests(self, new_requests: Any, alive: Any) -> None:
         """Requests that reach the worker now; never raises."""
         try:

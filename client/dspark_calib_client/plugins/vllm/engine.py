@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["EngineFacts", "facts_of", "reason_not_to_attach"]
+from dspark_calib_client.plugins.common.compatibility import AsideError
+
+__all__ = ["EngineFacts", "check_calibrates", "facts_of"]
 
 _RULES = {"standard": "rejection", "block": "block"}
 
@@ -41,21 +43,24 @@ class EngineFacts:
     forced: bool
 
 
-def reason_not_to_attach(speculator: Any) -> str | None:
-    """Why there is nothing to calibrate in this engine, with the remedy; None where there is."""
+def check_calibrates(speculator: Any) -> None:
+    """Pass where there is something to calibrate in this engine.
+
+    Raises:
+        AsideError: there is not.
+    """
     if not getattr(speculator, "enable_adaptive_verification", False):
-        return (
-            "adaptive verification is off, so nothing reads a confidence: set "
-            '"enable_adaptive_verification": true in --speculative-config'
-        )
+        reason = "adaptive verification is off, so nothing reads a confidence"
+        remedy = 'set "enable_adaptive_verification": true in --speculative-config'
+        raise AsideError(reason, remedy)
     head = getattr(getattr(speculator.model, "model", None), "confidence_head", None)
     used = getattr(speculator, "use_confidence_head", False) and head is not None
     if not used and getattr(speculator, "acceptance_estimator", None) is None:
-        return "this drafter has neither a confidence head nor an acceptance estimator"
+        raise AsideError("this drafter has neither a confidence head nor an acceptance estimator")
     parallel = speculator.vllm_config.parallel_config
     if int(getattr(parallel, "prefill_context_parallel_size", 1)) > 1:
-        return "prefill context parallelism is not known to this plugin"
-    return None
+        reason = "prefill context parallelism is not known to this plugin"
+        raise AsideError(reason, "set prefill_context_parallel_size to 1")
 
 
 def facts_of(speculator: Any, group: Any) -> EngineFacts:

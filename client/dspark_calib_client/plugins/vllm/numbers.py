@@ -6,22 +6,21 @@ tensor, so one copy changes them together and no step sees half of a revision.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any
 
+from dspark_calib_client.application import SteppedChange
 from dspark_calib_client.temperatures import Temperatures
 from dspark_calib_client.validation import LARGEST_TEMPERATURE, SMALLEST_TEMPERATURE
 
 __all__ = ["ServedNumbers"]
 
-_LOG = logging.getLogger("dspark_calib_client")
 # Log-odds beyond this are 0 or 1 in float32, and vLLM's own features end there.
 _LARGEST_INTERCEPT = 40.0
 
 
-class ServedNumbers:
+class ServedNumbers(SteppedChange):
     """The tensor, and what changes it at a named step; for :class:`RankZeroBroadcaster`.
 
     Args:
@@ -33,8 +32,6 @@ class ServedNumbers:
     Attributes:
         tensor: float32 [3, gamma]: slopes, intercepts, and 1 where these numbers are used instead
             of the engine's own estimate (a trained head has none, and ignores this row).
-        late: vectors applied after their step, because a step was left out.
-        failed: vectors that could not be staged or copied.
     """
 
     def __init__(
@@ -47,51 +44,27 @@ class ServedNumbers:
     ) -> None:
         import torch
 
+        super().__init__()
         with torch.inference_mode(False):
             self.tensor = torch.zeros((3, gamma), dtype=torch.float32, device=device)
             self.tensor[0] = 1.0
         self._gamma = gamma
         self._form = form
         self._applied = applied
-        self._staged: tuple[int, Temperatures, str, Any] | None = None
-        self.late = 0
-        self.failed = 0
 
-    def stage(self, temperatures: Temperatures, step: int) -> bool:
-        """Apply these at ``step`` instead of what was staged before; whether they will be."""
-        try:
-            rows, form = self._rows(temperatures)
-            self._staged = (step, temperatures, form, self._on_host(rows))
-            return True
-        except Exception as error:  # noqa: BLE001  (called from the engine's step)
-            self.failed += 1
-            _LOG.error("numbers not staged: %s", error)
-            return False
+    def _prepared(self, temperatures: Temperatures) -> tuple[Any, str]:
+        rows, form = self._rows(temperatures)
+        return self._on_host(rows), form
 
-    def at_step(self, step: int) -> Temperatures | None:
-        """Apply what was staged for this step; what was applied, or None. Never raises."""
-        staged = self._staged
-        if staged is None or step < staged[0]:
-            return None
-        self._staged = None
-        if step > staged[0]:
-            self.late += 1
-        try:
-            import torch
+    def _put(self, prepared: tuple[Any, str]) -> None:
+        import torch
 
-            with torch.no_grad():
-                self.tensor.copy_(staged[3], non_blocking=True)
-        except Exception:  # noqa: BLE001  (called from the engine's step)
-            self.failed += 1
-            _LOG.exception("numbers not applied")
-            return None
-        try:
-            if self._applied is not None:
-                self._applied(staged[1], staged[2])
-        except Exception:  # noqa: BLE001  (they are applied, whoever cannot hear it)
-            self.failed += 1
-            _LOG.exception("applied numbers could not be reported")
-        return staged[1]
+        with torch.no_grad():
+            self.tensor.copy_(prepared[0], non_blocking=True)
+
+    def _report(self, temperatures: Temperatures, prepared: tuple[Any, str]) -> None:
+        if self._applied is not None:
+            self._applied(temperatures, prepared[1])
 
     def _rows(self, found: Temperatures) -> tuple[list[list[float]], str]:
         """Slopes, intercepts and switch for an answer, and the form they have.

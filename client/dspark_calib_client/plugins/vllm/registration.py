@@ -11,42 +11,29 @@ from types import ModuleType
 from typing import Any
 
 from dspark_calib_client.plugins.common import joining
-from dspark_calib_client.plugins.common.compatibility import reason_to_step_aside
-from dspark_calib_client.plugins.common.settings import FORMS, PluginSettings, is_configured
+from dspark_calib_client.plugins.common.settings import PluginSettings
 from dspark_calib_client.plugins.vllm import compatibility
 from dspark_calib_client.plugins.vllm.attachment import Attachment
-from dspark_calib_client.plugins.vllm.engine import facts_of, reason_not_to_attach
+from dspark_calib_client.plugins.vllm.engine import EngineFacts, check_calibrates, facts_of
 from dspark_calib_client.plugins.vllm.patches import install, wrap
 
 __all__ = ["attach", "attachment_of", "register_hooks"]
 
 _LOG = logging.getLogger("dspark_calib_client")
 _NAME = "_dspark_calib"
-_ASIDE = "dspark-calib steps aside: %s; vLLM runs as without it"
 _AGREEMENTS = itertools.count(1)  # drafters loaded by this process; counted alike on every rank
 
 
 def register_hooks(environment: Mapping[str, str] = os.environ) -> bool:
     """Have vLLM's modules wrapped when they are imported; whether they will be. Never raises."""
-    if not is_configured(environment):
-        return False
-    try:
-        reason = reason_to_step_aside(compatibility.KNOWN)
-        if reason is None:
-            install(
-                {
-                    compatibility.HEAD: hook_head,
-                    compatibility.SPECULATOR: hook_speculator,
-                    compatibility.ESTIMATOR: hook_estimator,
-                    compatibility.MANAGER: hook_manager,
-                    compatibility.RUNNER: hook_runner,
-                }
-            )
-            return True
-    except Exception as error:  # noqa: BLE001  (an engine without us is better than none)
-        reason = f"{type(error).__name__}: {error}"
-    _LOG.warning(_ASIDE, reason)
-    return False
+    hooks = {
+        compatibility.HEAD: hook_head,
+        compatibility.SPECULATOR: hook_speculator,
+        compatibility.ESTIMATOR: hook_estimator,
+        compatibility.MANAGER: hook_manager,
+        compatibility.RUNNER: hook_runner,
+    }
+    return joining.registered(compatibility.KNOWN, environment, lambda: install(hooks))
 
 
 def attachment_of(speculator: Any) -> Attachment | None:
@@ -75,16 +62,10 @@ def attach(
     Returns:
         None where the plugin steps aside; why is in the log, and nothing was changed.
     """
-    attachment = facts = settings = None
-    terms, reason = None, "not every rank of this engine has the same settings"
-    try:
-        # Whatever can fail comes before the ranks agree: afterwards none may stay away.
-        facts = facts_of(speculator, group)
-        settings = PluginSettings.from_environment(environment)
-        found = reason_not_to_attach(speculator)
-        if found is not None:
-            raise _AsideError(found)
-        attachment = Attachment(
+
+    def make(settings: PluginSettings, facts: EngineFacts) -> Attachment:
+        check_calibrates(speculator)
+        return Attachment(
             settings,
             facts,
             speculator.device,
@@ -92,23 +73,17 @@ def attach(
             joining.client_of(settings, facts) if facts.rank == 0 else None,
             getattr(speculator, "acceptance_estimator", None),
         )
-        terms = (
-            f"gamma {facts.gamma} source {facts.source} every {settings.every} "
-            f"apply {int(settings.apply)} form {settings.form or FORMS[0]}"
-        )
-    except _AsideError as error:
-        reason = str(error)
-    except Exception as error:  # noqa: BLE001  (the other ranks wait for our word)
-        reason = f"{type(error).__name__}: {error}"
-    name = f"-{next(_AGREEMENTS)}"
-    agreed = joining.all_agree(facts, terms, name=name, store=store, patience=patience)
-    if not agreed or attachment is None or facts is None or settings is None:
-        _LOG.warning(_ASIDE, reason)
-        joining.tell_aside("vllm", settings, facts, reason)
+
+    attachment = joining.attached(
+        *(compatibility.KNOWN, environment, lambda: facts_of(speculator, group), make),
+        name=f"-{next(_AGREEMENTS)}",
+        store=store,
+        patience=patience,
+    )
+    if attachment is None:
         return None
     _bind(speculator, attachment)
-    if facts.rank == 0:
-        joining.start(attachment, settings, facts, f"source {facts.source}")
+    joining.start(attachment, f"source {attachment.facts.source}")
     return attachment
 
 
@@ -141,10 +116,6 @@ def hook_runner(module: ModuleType) -> None:
     wrap(runner, "add_requests", _add_requests)
 
 
-class _AsideError(Exception):
-    """There is nothing to calibrate here."""
-
-
 def _head_forward(original: Any, head: Any, *args: Any, **kwargs: Any) -> Any:
     logits = original(head, *args, **kwargs)
     attachment = getattr(head, _NAME, None)
@@ -162,8 +133,8 @@ def _load_model(original: Any, speculator: Any, *args: Any, **kwargs: Any) -> An
     try:
         state = import_module("vllm.distributed.parallel_state")
         attach(speculator, group=state.get_tp_group())
-    except Exception:  # noqa: BLE001  (an engine without us is better than none)
-        _LOG.exception(_ASIDE, "it could not attach")
+    except Exception as error:  # noqa: BLE001  (an engine without us is better than none)
+        joining.step_aside(compatibility.KNOWN, error)
     return result
 
 

@@ -9,23 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dspark_calib_client.plugins.common.request_tags import (
-    TARGET_ONLY,
-    WARMUP,
-    RequestTags,
-    Said,
-)
+from dspark_calib_client.plugins.common.request_tags import RequestTags, Said, flags_of
 
 __all__ = ["TagTable", "VLLMTags"]
 
 _WARMUPS = ("_warmup_", "_v2_mixed_warmup")  # how vLLM names requests it sends itself
 _GREEDY = 1e-5  # temperatures below are greedy to vLLM
-_PENALTIES = (
-    ("frequency_penalty", 0.0),
-    ("presence_penalty", 0.0),
-    ("repetition_penalty", 1.0),
-    ("min_tokens", 0),
-)
 _CONSTRAINTS = ("structured_outputs", "logit_bias", "allowed_token_ids", "bad_words")
 
 
@@ -51,7 +40,12 @@ class VLLMTags(RequestTags):
                 domain_key=domain_key,
                 tenant_key=tenant_key,
                 adapter=getattr(adapter, "lora_name", None),
-                flags=_flags(parameters, str(name)),
+                flags=flags_of(
+                    *(str(name), parameters),
+                    warmups=_WARMUPS,
+                    least="min_tokens",
+                    constraints=_CONSTRAINTS,
+                ),
                 stops=_stops(parameters),
             )
 
@@ -93,14 +87,6 @@ class TagTable:
     def of(self, req_ids: Iterable[str]) -> list[VLLMTags | None]:
         """Tags of a batch, in its order; None for a request that was there before the plugin."""
         return list(map(self._known.get, req_ids))
-
-
-def _flags(parameters: Any, name: str) -> int:
-    flags = WARMUP if name.startswith(_WARMUPS) else 0
-    changed = any(getattr(parameters, field, usual) != usual for field, usual in _PENALTIES)
-    bound = any(getattr(parameters, field, None) for field in _CONSTRAINTS)
-    # The drafter sees none of these, so acceptance is another question for such a request.
-    return flags | (TARGET_ONLY if changed or bound else 0)
 
 
 def _stops(parameters: Any) -> frozenset[int]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+from pathlib import Path
 
 import pytest
 
 from dspark_calib_client.plugins.common import compatibility
-from dspark_calib_client.plugins.common.compatibility import Known, Reliance, reason_to_step_aside
+from dspark_calib_client.plugins.common.compatibility import (
+    AsideError,
+    Known,
+    Reliance,
+    check_installed,
+)
 
 NEEDS = Reliance("engine.part", "Head.forward", ("self", "hidden"), ("return self.proj(hidden)",))
 KNOWN = Known("Engine", "engine", (1, 2, 3), (1, 2, 5), (NEEDS,))
@@ -46,9 +52,13 @@ def test_what_is_missing_is_named(
 ) -> None:
     monkeypatch.setattr(compatibility, "version", lambda _: "1.2.4")
     monkeypatch.setattr(compatibility, "source_of", lambda _: source)
-    reason = reason_to_step_aside(KNOWN)
-    assert (reason is None) == (said is None)
-    assert said is None or said in str(reason)
+    if said is None:
+        check_installed(KNOWN)
+        return
+    with pytest.raises(AsideError) as found:
+        check_installed(KNOWN)
+    assert said in str(found.value)
+    assert found.value.remedy == "install Engine as it was released"
 
 
 def test_an_engine_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,11 +66,29 @@ def test_an_engine_that_is_not_installed_has_no_version(monkeypatch: pytest.Monk
         raise importlib.metadata.PackageNotFoundError
 
     monkeypatch.setattr(compatibility, "version", unknown)
-    assert reason_to_step_aside(KNOWN) == "Engine's version cannot be found out"
+    with pytest.raises(AsideError, match="Engine's version cannot be found out"):
+        check_installed(KNOWN)
 
 
-def test_sources_are_found_without_an_import() -> None:
-    before = set(sys.modules)
+def test_an_unknown_version_names_those_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compatibility, "version", lambda _: "1.2.6")
+    with pytest.raises(AsideError) as found:
+        check_installed(KNOWN)
+    assert found.value.remedy == "update dspark-calib-client, or run Engine 1.2.3 to 1.2.5"
+
+
+def test_sources_are_found_without_an_import(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not of the packages around them either: an engine's cost seconds, and more to be there."""
+    parts = tmp_path / "some_engine" / "parts"
+    parts.mkdir(parents=True)
+    for init in (parts / "__init__.py", parts.parent / "__init__.py"):
+        init.write_text("import what_is_not_installed\n")
+    (parts / "head.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert compatibility.source_of("some_engine.parts.head") == "x = 1\n"
+    assert "what_is_not" in str(compatibility.source_of("some_engine.parts"))
+    assert compatibility.source_of("some_engine.parts.tail") is None
     assert compatibility.source_of("no.such.package") is None
-    assert "PRAGMA" in str(compatibility.source_of("sqlite3.dump"))
-    assert "sqlite3.dump" not in set(sys.modules) - before
+    assert "some_engine" not in sys.modules

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from dspark_calib_client.errors import ClientConfigurationError
 from dspark_calib_client.plugins.common import joining
+from dspark_calib_client.plugins.common.compatibility import AsideError, Known
 from dspark_calib_client.plugins.common.settings import PluginSettings
+
+KNOWN = Known("Engine", "engine", (1, 2, 3), (1, 2, 3), ())
 
 
 def place(**changes: Any) -> SimpleNamespace:
@@ -57,12 +61,55 @@ def test_replicas_are_engines_of_their_own(tmp_path: Path) -> None:
     assert client._configuration.state_file == str(tmp_path / "d-pod-dp2.lkg")
 
 
+def left_word(folder: Path, error: Exception, **where: Any) -> dict[str, Any] | None:
+    """The status file after stepping aside, if there is one."""
+    environment = {"DSPARK_CALIB_STATUS_FILE": str(folder / "status.json")}
+    joining.step_aside(KNOWN, error, environment, **where)
+    files = list(folder.iterdir())
+    return {"name": files[0].name, **json.loads(files[0].read_text())} if files else None
+
+
 def test_word_is_left_by_rank_0_alone(tmp_path: Path) -> None:
-    joining.tell_aside("sglang", settings(tmp_path), place(rank=1), "why")
-    joining.tell_aside("sglang", None, place(), "why")
+    assert left_word(tmp_path, AsideError("why"), place=place(rank=1)) is None
+    told = left_word(tmp_path, AsideError("why", "mend it"), place=place(replica=1))
+    assert told is not None
+    shown = ("name", "engine", "attached", "reason", "remedy")
+    assert [told[name] for name in shown] == ["status-dp1.json", "engine", False, "why", "mend it"]
+
+
+def test_where_ranks_are_not_known_word_is_left_all_the_same(tmp_path: Path) -> None:
+    """Settings that cannot be read, or a version: no rank has got as far as to know which it is."""
+    told = left_word(tmp_path, ClientConfigurationError("WAIT", "long", "give a number"))
+    assert told is not None
+    assert (told["reason"], told["remedy"]) == ("WAIT: got 'long'", "give a number")
+
+
+def test_only_what_nobody_expected_shows_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    joining.step_aside(KNOWN, AsideError("why", "mend it"), {})
+    joining.step_aside(KNOWN, KeyError("tp_sync"), {})
+    expected, unexpected = caplog.records
+    assert expected.getMessage() == (
+        "dspark-calib steps aside: why: mend it; Engine runs as without it"
+    )
+    assert expected.exc_info is None
+    assert "KeyError: 'tp_sync'; Engine runs" in unexpected.getMessage()
+    assert unexpected.exc_info is not None
+
+
+def test_hooks_that_cannot_be_put_in_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(joining, "check_installed", lambda known: None)
+    environment = {
+        "DSPARK_CALIB_URL": "http://127.0.0.1:9",
+        "DSPARK_CALIB_STATUS_FILE": str(tmp_path / "status.json"),
+    }
+    assert joining.registered(KNOWN, environment, lambda: None)
     assert list(tmp_path.iterdir()) == []
-    joining.tell_aside("sglang", settings(tmp_path), place(replica=1), "why")
-    (file,) = tmp_path.iterdir()
-    assert file.name == "status-dp1.json"
-    told = json.loads(file.read_text())
-    assert (told["engine"], told["attached"], told["reason"]) == ("sglang", False, "why")
+
+    def broken() -> None:
+        raise ImportError("no hook_registry")
+
+    assert not joining.registered(KNOWN, environment, broken)
+    assert "no hook_registry" in (tmp_path / "status.json").read_text()
+    assert not joining.registered(KNOWN, {}, broken)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dspark_calib_client.plugins.common.status_file import StatusFile
+from dspark_calib_client.plugins.common.status_file import StatusFile, status_path
 from tests.client.waiting import eventually
 
 
@@ -21,6 +21,12 @@ def test_the_file_is_whole_fresh_and_says_when(tmp_path: Path) -> None:
     assert eventually(lambda: json.loads(path.read_text())["written_at"] > first["written_at"])
     file.stop()
     assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_replicas_have_files_of_their_own(tmp_path: Path) -> None:
+    named = str(tmp_path / "status.json")
+    assert status_path(named, None) == Path(named)
+    assert status_path(named, 2) == tmp_path / "status-dp2.json"
 
 
 def test_a_disk_that_refuses_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,19 @@ def test_a_rank_without_the_plugin_turns_it_off_on_all(
     assert "steps aside" in caplog.text
     late = Engine(GAMMA, group=Group(1, 2))
     assert late.start(environment, store=store, patience=0.2) is None
+
+
+def test_ranks_of_which_one_collects_shards_stay_out(environment: dict[str, str]) -> None:
+    """It would leave out the exchange that the other waits in; a node may be set differently."""
+    store = torch.distributed.HashStore()
+    collecting = environment | {"SGLANG_DSPARK_STS_COLLECT_PATH": "shards"}
+    engines = [Engine(GAMMA, group=Group(rank, 2)) for rank in range(2)]
+    with ThreadPoolExecutor() as pool:
+        begun = [
+            pool.submit(engine.start, settings, store=store, patience=20.0)
+            for engine, settings in zip(engines, (collecting, environment), strict=True)
+        ]
+        assert [start.result(60.0) for start in begun] == [None, None]
 
 
 WAITS = ("item", "tolist", "cpu", "to", "__bool__", "__int__", "__float__", "__index__", "nonzero")

@@ -4,7 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dspark_calib_client.plugins.sglang.buffer import BufferError, install_vector  # noqa: E402
+from dspark_calib_client.plugins.common.compatibility import AsideError  # noqa: E402
+from dspark_calib_client.plugins.sglang.buffer import install_vector  # noqa: E402
 from tests.client.plugins.sglang.host import Head  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -31,7 +32,7 @@ def test_a_vector_from_a_file_stays_the_same_tensor() -> None:
 def test_another_kind_of_buffer_is_refused(found: torch.Tensor) -> None:
     head = Head()
     head.sts_temperatures = found
-    with pytest.raises(BufferError):
+    with pytest.raises(AsideError):
         install_vector(head, 2, "cpu")
-    with pytest.raises(BufferError, match="no tensor"):
+    with pytest.raises(AsideError, match="no tensor"):
         install_vector(object(), 2, "cpu")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +17,12 @@ torch = pytest.importorskip("torch")
 
 from dspark_calib_client.plugins.common import compatibility  # noqa: E402
 from dspark_calib_client.plugins.sglang import register, registration  # noqa: E402
+from dspark_calib_client.plugins.sglang.compatibility import OBSERVE, PLANNER  # noqa: E402
 from tests.client.plugins.sglang.host import Engine, Head, environment_of  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
+STATUS_FILE = "DSPARK_CALIB_STATUS_FILE"
 SETTINGS = environment_of("http://127.0.0.1:9", "d", "ab" * 32)
 
 
@@ -31,16 +35,40 @@ def test_without_an_address_nothing_is_looked_at(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("version", ["0.5.21", "0.6.0", "dev"])
-def test_an_unknown_version_steps_aside_with_one_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.24", "0.6.0", "dev"])
+def test_an_unknown_version_steps_aside_with_one_line_and_leaves_word(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    version: str,
 ) -> None:
     monkeypatch.setattr(compatibility, "version", lambda _: version)
+    path = tmp_path / "status.json"
     with caplog.at_level(logging.DEBUG, "dspark_calib_client"):
-        assert registration.register_hooks(SETTINGS) is False
-    assert len(caplog.records) == 1
-    assert "0.5.22 to 0.5.23" in caplog.text
-    assert "steps aside" in caplog.text
+        assert registration.register_hooks(SETTINGS | {STATUS_FILE: str(path)}) is False
+    (record,) = caplog.records
+    assert record.getMessage().startswith("dspark-calib steps aside: SGLang ")
+    assert "0.5.22 to 0.5.23" in record.getMessage()
+    told = json.loads(path.read_text())
+    assert (told["engine"], told["attached"]) == ("sglang", False)
+    assert told["reason"] in record.getMessage()
+    assert told["remedy"] == "update dspark-calib-client, or run SGLang 0.5.22 to 0.5.23"
+
+
+@pytest.mark.parametrize("version", ["0.5.22", "0.5.23"])
+def test_the_versions_at_both_ends_are_hooked_into(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
+) -> None:
+    monkeypatch.setattr(compatibility, "version", lambda _: version)
+    monkeypatch.setattr(compatibility, "faults_of", lambda relied_on, source_of: [])
+    hooked: list[str] = []
+    registry = SimpleNamespace(register=lambda target, hook, kind: hooked.append(target))
+    module = SimpleNamespace(HookRegistry=registry, HookType=SimpleNamespace(AFTER=1))
+    monkeypatch.setattr(registration, "import_module", lambda name: module)
+    path = tmp_path / "status.json"
+    assert registration.register_hooks(SETTINGS | {STATUS_FILE: str(path)})
+    assert hooked == [PLANNER, OBSERVE]
+    assert not path.exists()
 
 
 def test_a_known_version_with_other_source_steps_aside(
@@ -73,12 +101,14 @@ def test_an_environment_without_sglang_steps_aside(
     ],
 )
 def test_wrong_settings_leave_the_engine_as_it_was(
-    caplog: pytest.LogCaptureFixture, changes: dict[str, str], reason: str
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, changes: dict[str, str], reason: str
 ) -> None:
     engine = Engine(3)
-    assert engine.start(SETTINGS | changes) is None
+    path = tmp_path / "status.json"
+    assert engine.start(SETTINGS | changes | {STATUS_FILE: str(path)}) is None
     assert engine.head.sts_temperatures.ndim == 0
     assert reason in caplog.text
+    assert reason in json.loads(path.read_text())["reason"]
 
 
 def test_a_form_that_this_engine_cannot_apply_is_said_once(

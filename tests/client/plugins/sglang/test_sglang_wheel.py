@@ -1,8 +1,9 @@
 """SGLang's own modules against our files, our reader and our plugin.
 
-``DSPARK_SGLANG_WHEEL`` names an unpacked wheel (``tools/sglang_wheel.sh``): its loader, recorder,
-and hook registry import as they are. ``DSPARK_SGLANG_PYTHON`` names an interpreter that can import
-its planner (``tools/sglang_environment.sh``), which is run as a process.
+``DSPARK_SGLANG_WHEEL`` and ``DSPARK_SGLANG_OLDEST_WHEEL`` name unpacked wheels of both ends of the
+supported range (``tools/sglang_wheel.sh``): loader, recorder and hook registry import as they are.
+``DSPARK_SGLANG_PYTHON`` names an interpreter that can import the planner
+(``tools/sglang_environment.sh``), which is run as a process.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ torch = pytest.importorskip("torch")
 
 from calib.formats.sglang_shards import read_shards  # noqa: E402
 from calib.formats.sglang_sts import write_sts  # noqa: E402
+from dspark_calib_client.plugins.common import joining  # noqa: E402
 from dspark_calib_client.plugins.sglang import compatibility, registration  # noqa: E402
 from tests.client.plugins.sglang.host import Engine, Request, plain_blocks  # noqa: E402
 from tests.client.stand_in_service import DRAFTER, GAMMA, KEY, StandInService  # noqa: E402
@@ -35,11 +37,12 @@ PARTS = "sglang.srt.speculative.dspark_components"
 _PACKAGES = ("sglang", "sglang.srt", "sglang.srt.plugins", "sglang.srt.speculative", PARTS)
 
 
-@pytest.fixture
-def wheel() -> Path:
-    named = os.environ.get("DSPARK_SGLANG_WHEEL")
+@pytest.fixture(params=["DSPARK_SGLANG_WHEEL", "DSPARK_SGLANG_OLDEST_WHEEL"])
+def wheel(request: pytest.FixtureRequest) -> Path:
+    """Both ends of the supported range."""
+    named = os.environ.get(request.param)
     if named is None:
-        pytest.skip("set DSPARK_SGLANG_WHEEL to an unpacked wheel")
+        pytest.skip(f"set {request.param} to an unpacked wheel")
     return Path(named)
 
 
@@ -99,7 +102,7 @@ def test_its_registry_drives_the_plugin(
     monkeypatch.setitem(sys.modules, observer_module.__name__, observer_module)
     for name, value in engine.settings(service.url, DRAFTER, KEY).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(registration, "reason_to_step_aside", lambda known: None)
+    monkeypatch.setattr(joining, "check_installed", lambda known: None)
     assert registration.register_hooks()
     hooks.HookRegistry.apply_hooks()
     assert {compatibility.PLANNER, compatibility.OBSERVE} <= hooks.HookRegistry._patched

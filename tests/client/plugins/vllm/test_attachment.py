@@ -239,8 +239,12 @@ def test_an_exploring_step_verifies_everything_and_says_so(
 ) -> None:
     """The coin is the number of the step's own: it falls before anything is drafted."""
     engine, attached = start()
-    service.publish([1.5] * GAMMA, exploration=0.05)
+    number = service.publish([1.5] * GAMMA)
+    assert walked_until(engine, lambda seen: attached.status()["publication"] == number)
+    assert attached.status()["exploration"] is None
+    service.publish([1.5] * GAMMA, publication=number, exploration=0.05)  # a warning raised it
     assert walked_until(engine, lambda seen: attached.status()["exploration"] == 0.05)
+    assert attached.status()["publication"] == number
     engine.runner.adaptive_verification.budget = 1
     while not explores(attached._steps, 0.05):
         engine.step(["a"], [Verdict(RAW, [11, 12, 13], admitted=1, accepted=1)])

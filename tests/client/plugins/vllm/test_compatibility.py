@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -86,16 +87,41 @@ def test_a_changed_signature_is_named() -> None:
     assert any("has no 'return self.proj(x).squeeze(-1)'" in fault for fault in found)
 
 
-def test_an_unknown_vllm_gets_one_clear_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("version", ["0.32.9", "0.33.1", "0.99.0"])
+def test_an_unknown_vllm_gets_one_clear_line_and_leaves_word(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    version: str,
 ) -> None:
-    monkeypatch.setattr(common, "version", lambda name: "0.99.0")
-    assert not registration.register_hooks({"DSPARK_CALIB_URL": "http://127.0.0.1:1"})
+    monkeypatch.setattr(common, "version", lambda name: version)
+    path = tmp_path / "status.json"
+    environment = {"DSPARK_CALIB_URL": "http://127.0.0.1:1", "DSPARK_CALIB_STATUS_FILE": str(path)}
+    assert not registration.register_hooks(environment)
     (record,) = caplog.records
+    reason = f"vLLM {version} is unknown to this plugin, which knows 0.33.0"
+    remedy = "update dspark-calib-client, or run vLLM 0.33.0"
     assert record.getMessage() == (
-        "dspark-calib steps aside: vLLM 0.99.0 is unknown to this plugin, which knows 0.33.0; "
-        "vLLM runs as without it"
+        f"dspark-calib steps aside: {reason}: {remedy}; vLLM runs as without it"
     )
+    told = json.loads(path.read_text())
+    assert (told["engine"], told["attached"]) == ("vllm", False)
+    assert (told["reason"], told["remedy"]) == (reason, remedy)
+
+
+@pytest.mark.parametrize("version", ["0.33.0", "0.33.0+cu130"])
+def test_a_known_vllm_is_hooked_into(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
+) -> None:
+    monkeypatch.setattr(common, "version", lambda name: version)
+    monkeypatch.setattr(common, "faults_of", lambda relied_on, source_of: [])
+    hooked: list[str] = []
+    monkeypatch.setattr(registration, "install", hooked.extend)
+    path = tmp_path / "status.json"
+    environment = {"DSPARK_CALIB_URL": "http://127.0.0.1:1", "DSPARK_CALIB_STATUS_FILE": str(path)}
+    assert registration.register_hooks(environment)
+    assert compatibility.RUNNER in hooked
+    assert not path.exists()
 
 
 def test_nothing_happens_without_settings(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from dspark_calib_client.plugins.vllm.engine import facts_of, reason_not_to_attach
+from dspark_calib_client.plugins.common.compatibility import AsideError
+from dspark_calib_client.plugins.vllm.engine import check_calibrates, facts_of
 from tests.client.plugins.vllm.host import DraftModelSpeculator, Group
 
 pytestmark = pytest.mark.torch
@@ -35,11 +36,12 @@ def test_replicas_are_told_apart() -> None:
 
 
 def test_reasons_to_stay_away_name_their_remedy() -> None:
-    assert reason_not_to_attach(speculator()) is None
-    assert reason_not_to_attach(speculator(head=False)) is None
-    assert "enable_adaptive_verification" in (
-        reason_not_to_attach(speculator(adaptive=False)) or ""
-    )
+    check_calibrates(speculator())
+    check_calibrates(speculator(head=False))
+    with pytest.raises(AsideError) as found:
+        check_calibrates(speculator(adaptive=False))
+    assert "enable_adaptive_verification" in str(found.value.remedy)
     made = speculator()
     made.vllm_config.parallel_config.prefill_context_parallel_size = 2
-    assert "context parallelism" in (reason_not_to_attach(made) or "")
+    with pytest.raises(AsideError, match="context parallelism"):
+        check_calibrates(made)
