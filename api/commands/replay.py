@@ -5,26 +5,74 @@ In memory and at once, or with ``--into`` into a running service, as engines wou
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from api.replay_stream import StreamOptions
 from api.service_calls import service_exit_codes
 
 if TYPE_CHECKING:
+    from monitoring.loop_settings import LoopSettings
     from monitoring.replay import ReplayResult
     from monitoring.replay_errors import Interval, ServedChange
     from monitoring.replay_shifts import Stream
 
-__all__ = ["replay", "run_replay", "send_replay"]
+__all__ = ["LoopOptions", "replay", "run_replay", "send_replay"]
 
-# What decides the stream; the rest is the loop's own affair, which a service has settings for.
-_OF_A_STREAM = (
-    *("telemetry", "gamma", "order", "swap", "announced"),
-    *("scale_logits", "baseline_rows", "seed"),
-)
-_OF_THE_LOOP = ("batch_rows", "act_threshold", "method", "refit_rows", "as_json")
+
+@dataclasses.dataclass(frozen=True)
+class LoopOptions:
+    """How the loop in memory works and is shown; a service has settings of its own for it.
+
+    Attributes:
+        batch_rows: rows of a fold.
+        act_threshold: A of the act level in rows; None for the usual.
+        method: of the loop's fits.
+        refit_rows: rows after which an unasked refit is due.
+        as_json: whether the result is printed as JSON instead of tables.
+    """
+
+    batch_rows: int = 256
+    act_threshold: float | None = None
+    method: str = "auto"
+    refit_rows: int = 20_000
+    as_json: bool = False
+
+    def settings(self) -> LoopSettings:
+        """Settings of the loop.
+
+        Raises:
+            ConfigurationError: a method or threshold that there is not.
+        """
+        from monitoring.detectors.levels import ACT_THRESHOLD
+        from monitoring.loop_settings import LoopSettings
+        from monitoring.recalibration_options import RecalibrationOptions
+
+        chosen = RecalibrationOptions.from_mapping({"method": self.method}).method
+        return LoopSettings(
+            act_threshold=ACT_THRESHOLD if self.act_threshold is None else self.act_threshold,
+            fit_method=chosen,
+            early_fit_method="survival" if chosen == "auto" else chosen,
+            refit_rows=self.refit_rows,
+            refit_seconds=0.0,
+        )
+
+    def refuse_changes(self) -> None:
+        """Refuse what a service would not heed.
+
+        Raises:
+            ConfigurationError: naming the first option that is not at its default.
+        """
+        from calib.errors import ConfigurationError
+
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                remedy = "leave it out with --into: the service has settings of its own"
+                raise ConfigurationError(field.name, value, remedy)
 
 
 def replay(
@@ -37,7 +85,8 @@ def replay(
         ),
     ] = None,
     gamma: Annotated[
-        int | None, typer.Option(min=1, help="Block size; needed for .pt shards and JSON lines.")
+        int | None,
+        typer.Option(min=1, help="Block size; needed for .pt shards, checked against the others."),
     ] = None,
     order: Annotated[
         str | None,
@@ -65,21 +114,23 @@ def replay(
         typer.Option(
             min=0, help="Fit a first champion on so many rows and promote it by hand; 0: none."
         ),
-    ] = 4000,
-    batch_rows: Annotated[int, typer.Option(min=1, help="Rows of a fold.")] = 256,
+    ] = StreamOptions.baseline_rows,
+    batch_rows: Annotated[
+        int, typer.Option(min=1, help="Rows of a fold.")
+    ] = LoopOptions.batch_rows,
     act_threshold: Annotated[
         float | None, typer.Option(help="A of the act level: mean rows to a false alarm.")
-    ] = None,
-    method: Annotated[str, typer.Option(help="Method of the loop's fits.")] = "auto",
+    ] = LoopOptions.act_threshold,
+    method: Annotated[str, typer.Option(help="Method of the loop's fits.")] = LoopOptions.method,
     refit_rows: Annotated[
         int, typer.Option(min=1, help="Rows after which an unasked refit is due.")
-    ] = 20_000,
+    ] = LoopOptions.refit_rows,
     seed: Annotated[
         int, typer.Option(help="Shuffles the requests before they are played; 0 leaves them.")
     ] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON instead of tables.")
-    ] = False,
+    ] = LoopOptions.as_json,
     into: Annotated[
         str | None,
         typer.Option(
@@ -108,33 +159,27 @@ def replay(
     ] = None,
 ) -> None:
     """Stream recorded telemetry through the whole loop and print what happened when."""
-    options = dict(locals())
-    target = {name: options.pop(name) for name in ("into", "drafter", "rate", "token")}
     with service_exit_codes():
-        options["telemetry"] = telemetry or [_shipped()]
+        stream = StreamOptions(
+            telemetry=tuple(telemetry or [_shipped()]),
+            gamma=gamma,
+            order=order,
+            swap=swap,
+            announced=announced,
+            scale_logits=scale_logits,
+            baseline_rows=baseline_rows,
+            seed=seed,
+        )
+        loop = LoopOptions(batch_rows, act_threshold, method, refit_rows, as_json)
         if into is None:
-            run_replay(**options)
+            run_replay(stream, loop)
         else:
-            _leave_the_loop_alone(options)
-            send_replay(**{name: options[name] for name in _OF_A_STREAM}, **target)
+            loop.refuse_changes()
+            send_replay(stream, into, drafter, rate, token)
 
 
-def run_replay(
-    telemetry: list[str],
-    gamma: int | None,
-    order: str | None,
-    swap: Path | None,
-    announced: bool,
-    scale_logits: str | None,
-    baseline_rows: int,
-    batch_rows: int,
-    act_threshold: float | None,
-    method: str,
-    refit_rows: int,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Read, build the stream, replay and print; arguments are those of the command.
+def run_replay(stream_options: StreamOptions, loop_options: LoopOptions) -> None:
+    """Read, build the stream, replay and print.
 
     Raises:
         CalibrationError: bad input, typed.
@@ -143,46 +188,27 @@ def run_replay(
     # Here, not above: --help must not wait for NumPy and SciPy.
     from rich.console import Console
 
-    from monitoring.detectors.levels import ACT_THRESHOLD
-    from monitoring.loop_settings import LoopSettings
-    from monitoring.recalibration_options import RecalibrationOptions
     from monitoring.replay import Replay, ReplayOptions
     from monitoring.replay_errors import served_changes
 
-    chosen = RecalibrationOptions.from_mapping({"method": method}).method
-    settings = LoopSettings(
-        act_threshold=ACT_THRESHOLD if act_threshold is None else act_threshold,
-        fit_method=chosen,
-        early_fit_method="survival" if chosen == "auto" else chosen,
-        refit_rows=refit_rows,
-        refit_seconds=0.0,
-    )
+    settings = loop_options.settings()
     with Console(stderr=True).status("reading telemetry") as progress:
-        stream = _stream(telemetry, gamma, order, swap, announced, scale_logits, seed)
+        stream = stream_options.read()
         progress.update(f"replaying {len(stream.records):,} rows")
-        options = ReplayOptions(batch_rows=batch_rows, baseline_rows=baseline_rows)
+        options = ReplayOptions(
+            batch_rows=loop_options.batch_rows, baseline_rows=stream_options.baseline_rows
+        )
         result = Replay(stream.records, stream.stretches, settings=settings, options=options).run()
         progress.update("judging what was served")
         changes = served_changes(stream.records, result)
-    if as_json:
+    if loop_options.as_json:
         _print_json(stream, result, changes, settings.to_dict())
     else:
         _print_tables(stream, result, changes)
 
 
 def send_replay(
-    telemetry: list[str],
-    gamma: int | None,
-    order: str | None,
-    swap: Path | None,
-    announced: bool,
-    scale_logits: str | None,
-    baseline_rows: int,
-    seed: int,
-    into: str,
-    drafter: str | None,
-    rate: float,
-    token: str | None,
+    options: StreamOptions, into: str, drafter: str | None, rate: float, token: str | None
 ) -> None:
     """Send the stream to a service and follow it; arguments are those of the command.
 
@@ -197,10 +223,10 @@ def send_replay(
     from api.service_demo.teller import Teller
     from calib.errors import ConfigurationError
 
-    if announced:
+    if options.announced:
         remedy = "a new key is a new drafter: replay the other recording by itself"
         raise ConfigurationError("announced", True, remedy)
-    stream = _stream(telemetry, gamma, order, swap, announced, scale_logits, seed)
+    stream = options.read()
     # Polls that end because everything ends are no news here.
     logging.getLogger("dspark_calib_client").setLevel(logging.ERROR)
     with ServiceCalls(into, token) as service:
@@ -208,63 +234,19 @@ def send_replay(
             service,
             into.rstrip("/"),
             stream,
-            drafter or drafter_for(telemetry),
-            key_for(telemetry, stream.records.gamma),
-            baseline_rows,
+            drafter or drafter_for(options.telemetry),
+            key_for(options.telemetry, stream.records.gamma),
+            options.baseline_rows,
             rate,
             Teller(),
             token,
         ).run()
 
 
-def _leave_the_loop_alone(options: dict[str, Any]) -> None:
-    from inspect import signature
-
-    from calib.errors import ConfigurationError
-
-    usual = signature(replay).parameters
-    for name in _OF_THE_LOOP:
-        if options[name] != usual[name].default:
-            remedy = "leave it out with --into: the service has settings of its own"
-            raise ConfigurationError(name, options[name], remedy)
-
-
 def _shipped() -> str:
     from calib.shipped import shipped_telemetry
 
     return str(shipped_telemetry())
-
-
-def _stream(
-    telemetry: list[str],
-    gamma: int | None,
-    order: str | None,
-    swap: Path | None,
-    announced: bool,
-    scale_logits: str | None,
-    seed: int,
-) -> Stream:
-    from api.telemetry_input import read_telemetry
-    from calib.errors import ConfigurationError
-    from monitoring.replay_shifts import Stream, shuffled
-
-    records = read_telemetry(telemetry, gamma).records
-    stream = Stream.of(shuffled(records, seed) if seed else records)
-    if order is not None:
-        column, equals, values = order.partition("=")
-        if not equals or not values:
-            raise ConfigurationError("order", order, "give COLUMN=VALUE,VALUE")
-        stream = stream.ordered(column.strip(), [value.strip() for value in values.split(",")])
-    if swap is not None:
-        other = read_telemetry([str(swap)], records.gamma).records
-        stream = stream.then(other, f"swap to {swap.name}", announced=announced)
-    if scale_logits is not None:
-        factor, at, row = scale_logits.partition("@")
-        try:
-            stream = stream.scaled(float(factor), int(row) if at else len(stream.records) // 2)
-        except ValueError as error:
-            raise ConfigurationError("scale_logits", scale_logits, "give FACTOR@ROW") from error
-    return stream
 
 
 def _print_json(
