@@ -16,6 +16,7 @@ import structlog
 from fastapi import FastAPI
 
 from api.auth import Authenticator, check_start
+from api.dashboard.page_route import install_missing_page
 from api.documentation import install_openapi
 from api.documentation_page import install_documentation_page
 from api.engine_sightings import EngineSightings
@@ -84,6 +85,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         refresh_seconds=settings.metrics_seconds,
     )
     install_problem_handlers(app)
+    install_missing_page(app)
     app.add_middleware(RequestContext)
     for router in routers():
         app.include_router(router)

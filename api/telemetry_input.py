@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,21 +114,37 @@ def _read_lines(path: Path, gamma: int | None) -> AcceptanceRecords:
     """
     from monitoring.ingest import InvalidBatchError, UnreadableBatchError, parse_json_batch
 
-    lines = [line for line in path.read_bytes().splitlines() if line.strip()]
+    lines = {
+        number: line
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1)
+        if line.strip()
+    }
+    numbers, rows = list(lines), list(lines.values())
     try:
-        block = gamma or len(json.loads(lines[0])["confidence_logits"])
+        block = gamma or len(json.loads(rows[0])["confidence_logits"])
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(path, "the first line is no telemetry row", _REMEDY) from error
-    body = b'{"gamma": %d, "rows": [%s]}' % (block, b",".join(lines))
+    body = b'{"gamma": %d, "rows": [%s]}' % (block, b",".join(rows))
     try:
         parsed = parse_json_batch(body, block)
     except (InvalidBatchError, UnreadableBatchError) as error:
+        _check_lines(path, lines)
         raise FormatError(path, f"not readable: {error}", _REMEDY) from error
     if parsed.rejected:
         row = parsed.rejected[0]
-        where = "" if row.row is None else f"line {row.row + 1}: "
+        where = "" if row.row is None else f"line {numbers[row.row]}: "
         raise FormatError(path, f"{where}{row.field}: {row.reason}", "mend or remove the row")
     return parsed.records
+
+
+def _check_lines(path: Path, lines: Mapping[int, bytes]) -> None:
+    """Name the first line that is no JSON; the whole cannot be read because of it."""
+    for number, line in lines.items():
+        try:
+            json.loads(line)
+        except ValueError as error:
+            reason = f"line {number}: is no JSON"
+            raise FormatError(path, reason, "mend or remove the line") from error
 
 
 def _read_shard(path: Path, gamma: int | None) -> tuple[AcceptanceRecords, tuple[str, ...]]:

@@ -13,7 +13,8 @@ Document = Mapping[str, Any]
 
 NEEDED = ("peers_10k", "peers_100k", "segments", "cost_1m", "drift_null", "drift_delay")
 
-# Served by us: what the loop fits on few rows, and what segments add.
+# Ours are temperatures throughout: by the survival method, which the loop takes on few rows, and by
+# segment where segments differ.
 FITTERS = (
     "raw",
     "SGLang's fitter",
@@ -24,8 +25,9 @@ SEGMENTS = (
     "raw",
     "pooled sequential scaling",
     "pooled conditional temperature",
-    "segments served, affine",
+    "segments served, temperatures",
 )
+OUR_FIT = "ours: survival model, projected"
 DETECTORS = {
     "lr_act_0.01_1e6": "ours, act",
     "lr_warn_0.003_1e5": "ours, warn",
@@ -44,15 +46,17 @@ def summary(parts: Document) -> str:
     results = {name: parts[name]["result"] for name in NEEDED}
     return "\n\n".join(
         (
-            "Simulated traffic, so that the truth is known; error of survival in the mean over "
-            "seven positions, against exact survival. *Trimmed* is what a scheduler leaves at 128 "
-            "requests a step; *leak* is how much the next logit knows of the token. Temperatures "
-            "by position are netcal's, on the labels that were really observed; where segments "
-            "differ, one such vector for all.",
+            "Simulated traffic, so that the truth is known. ECE, the mean gap between claimed and "
+            "exact survival, is a mean over seven positions. *Trimmed* is what a scheduler leaves "
+            "at 128 requests a step; *leak* is how much the next logit knows of the token before "
+            "it. Temperatures by position are netcal's, on the labels that were really observed; "
+            "where segments differ, one such vector for all. Ours are temperatures too: by the "
+            "survival method, and by segment where segments differ.",
             _fits(results),
             "Rows from a change to the alarm (runs that alarmed at all), and false alarms per "
-            "million rows while traffic drifts and confidence stays true. river's detectors run "
-            "at their defaults.",
+            "million rows while traffic drifts and confidence stays true. *Act* asks for a fit, "
+            "*warn* only tells. river's detectors run at their defaults; residuals are acceptance "
+            "less confidence.",
             _alarms(results),
         )
     )
@@ -89,7 +93,7 @@ def _seconds(found: Document) -> list[str]:
     def shown(name: str) -> str:
         return f"{found['methods'][name]['cpu_seconds']:.2g} s"
 
-    fit = shown("ours: conditional temperature")
+    fit = shown(OUR_FIT)
     return [f"CPU of a fit on {found['rows']:,} rows", MISSING, shown(FITTERS[1]), MISSING, fit]
 
 

@@ -62,7 +62,7 @@ print(f"{own.source}: {len(own.records):,} draft blocks, {len(records):,} usable
 # %%
 labels, known = conditional_labels(records), observed_mask(records)
 print("   confidence logits" + " " * (6 * gamma - 12) + "  ℓ  n   what it teaches")
-for row in range(5):
+for row in np.unique(records.accepted, return_index=True)[1][:5]:  # one of every length
     logits = " ".join(f"{z:6.2f}" for z in records.confidence_logits[row])
     taught = "".join(
         ("·", "✗", "✓")[int(known[row, k]) * (1 + int(known[row, k] and labels[row, k]))]
@@ -156,7 +156,7 @@ axes[0].legend(loc="upper left")
 show(figure, "01_reliability")
 
 # %% [markdown]
-# ## The pool may be honest where its slices are not
+# ## All traffic may look right where its slices are not
 #
 # One vector for all traffic can only mend what all traffic shares. The same question by domain
 # and sampling temperature: how many tokens does the head expect of a fully verified block, and

@@ -179,7 +179,7 @@ for panel, found, title, drawn in drafters:
 show(figure, "05_forecast")
 
 # %% [markdown]
-# The reading: the prefix scheduler with *any* sensible confidence is the large gain. Calibration
-# adds to it where slices of traffic differ, and makes the forecast true. On a head as honest as
-# the shipped one, throughput alone is a weak reason to recalibrate; after a swap, the forecast is
-# a strong one.
+# The reading: most of what the prefix scheduler gains over verifying everything comes with raw
+# confidence already. Calibration adds to it where slices of traffic differ, and brings the forecast
+# nearer to what happens. On a head as little off as the shipped one, throughput alone is a weak
+# reason to recalibrate; after a swap, the forecast is a strong one.

@@ -82,7 +82,7 @@ def loop() -> None:
         words, PALE_BLUE,
     )  # fmt: skip
     store = "rows validated, named when\nbad, durable before the\nanswer"
-    watch = "confidence against what\nhappens; one false alarm\nin A rows at most"
+    watch = "confidence against what\nhappens; false alarms\nat a stated rate"
     fit = "on a frozen window, judged\non prompts that it has not\nseen; or refused"
     trial = "challenger beside champion\non rows after its fit; or\nrolled back"
     steps = (

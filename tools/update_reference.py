@@ -3,8 +3,9 @@
     python tools/update_reference.py            # rewrite
     python tools/update_reference.py --check    # exit 1 where a page is stale or a name is bare
 
-Pages: the command line, the HTTP interface, settings, metrics, problem types, and the modules of
-the packages. What is public and says nothing about itself is named, and is an error in both modes.
+Pages: telemetry rows, the command line, the HTTP interface, settings, metrics, problem types, and
+the modules of the packages. What is public and says nothing about itself is named, and is an error
+in both modes.
 """
 
 from __future__ import annotations
@@ -40,6 +41,70 @@ def table(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
         return ""
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join(f"| {' | '.join(cell(each) for each in line)} |" for line in lines) + "\n\n"
+
+
+# Telemetry ------------------------------------------------------------------------------------
+
+_FORMATS: list[tuple[object, ...]] = [
+    ("Parquet, Arrow", "the columns below", "stated in the file"),
+    ("JSON lines", "one row a line, an object of the columns below", "width of the first row"),
+    ("`.pt` shards of SGLang", "`logits`, `prefix_mask`, perhaps `observed_mask`", "`--gamma`"),
+]
+_ROWS = """# Telemetry rows
+
+One row is one block of one request. Positions are the drafted tokens, γ of them; neither the anchor
+(the token before the block) nor the bonus token after it is one.
+
+## Files
+
+Every command that takes `FILE…` tells the format by its content. Files may be mixed, and quoted
+patterns are expanded.
+
+{formats}All of a shard is float32 [N, γ]; a mask holds ones up to n (`prefix_mask`) or up to ℓ
+(`observed_mask`), zeros beyond. SGLang writes no `observed_mask`: every position then counts as
+verified, which is [not always right](../engines/sglang.md#3-without-the-plugin). Reading them
+takes torch, which the base installation leaves out.
+
+The smallest useful JSON line, and the same rows as Parquet:
+
+```
+{"confidence_logits": [1.5, 0.25, -0.5], "verified": 3, "accepted": 1, "prompt": "p-17"}
+```
+
+```python
+from calib.formats.arrow import write_parquet
+from calib.records import AcceptanceRecords
+
+columns = {
+    "confidence_logits": [[1.5, 0.25, -0.5]],
+    "verified": [3],
+    "accepted": [1],
+    "prompt": ["p-17"],
+}
+write_parquet(AcceptanceRecords.from_columns(3, columns), "rows.parquet")
+```
+
+Without `prompt` give `request` and `--split-by request`, or judge on other files (`--evaluate-on`):
+rows of one prompt share their luck, so a fit is never judged on the prompts it was made on.
+
+## Columns
+
+"""
+
+
+def rows(missing: Missing) -> str:
+    """The columns of a row, and the files that hold them."""
+    from calib.record_schema import COLUMNS
+
+    missing += [f"column {column.name}" for column in COLUMNS if not column.doc]
+    lines: list[tuple[object, ...]] = []
+    for column in COLUMNS:
+        choices = ", ".join(column.choices)
+        kind = f"one of {choices}" if choices else column.kind.value
+        shape = "γ values" if column.per_position else ""
+        lines.append((f"`{column.name}`", column.presence.value, shape, kind, column.doc))
+    page = _ROWS.replace("{formats}", table(("format", "holds", "γ"), _FORMATS))
+    return page + table(("column", "", "", "a cell is", "meaning"), lines)
 
 
 # The command line -----------------------------------------------------------------------------
@@ -253,6 +318,7 @@ def _sentence(text: str) -> str:
 # Pages ----------------------------------------------------------------------------------------
 
 PAGES: Mapping[str, Callable[[Missing], str]] = {
+    "rows.md": rows,
     "cli.md": command_line,
     "http.md": http,
     "settings.md": settings,

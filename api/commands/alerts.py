@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["alerts"]
 
 alerts = typer.Typer(help="Receivers of alerts: list them, test them.", no_args_is_help=True)
+_NO_RECEIVER = (
+    "none is configured: add [[alert_receivers]] to the settings, and name their file by --config"
+)
 
 Config = Annotated[Path | None, typer.Option(help="TOML file with settings of the service.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script to read.")]
@@ -61,8 +64,9 @@ def fire(
         settings = load_settings(config=config)
         chosen = [one for one in settings.alert_receivers if receiver in (None, one.name)]
         if not chosen:
-            names = ", ".join(one.name for one in settings.alert_receivers) or "none is configured"
-            raise ConfigurationError("receiver", receiver, f"there are: {names}")
+            names = ", ".join(one.name for one in settings.alert_receivers)
+            remedy = f"there are: {names}" if names else _NO_RECEIVER
+            raise ConfigurationError("receiver", receiver, remedy)
         outcomes = [asyncio.run(_fire(one, settings)) for one in chosen]
         if as_json:
             typer.echo(json.dumps(outcomes))

@@ -18,7 +18,9 @@ _FORMAT = "dspark-calib/diagnosis/1"
 def diagnose(
     telemetry: Annotated[
         list[str],
-        typer.Argument(help="Parquet or Arrow telemetry, or SGLang's .pt shards.", metavar="FILE…"),
+        typer.Argument(
+            help="Parquet, Arrow or JSON-lines telemetry, or SGLang's .pt shards.", metavar="FILE…"
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for diagnosis.json and the figures.")

@@ -54,15 +54,21 @@ def drift_lines(document: dict[str, Any]) -> Iterator[str]:
         f"{document['rows']:,} rows since it was published, through batch "
         f"{document['consumed_through']}; updated {document['updated_at']}."
     )
+    exploration = document.get("exploration")  # not in documents of an older release
+    if exploration is not None and exploration["raised"]:
+        share = f"{100.0 * exploration['share']:g} %"
+        yield f"While this lasts, engines that can verify {share} of steps in full."
     for monitor in document["data_quality"]:
         if monitor["status"] == "held":
             where = f" ({monitor['engine']})" if monitor["engine"] else ""
             yield f"  held by {monitor['monitor']}{where}: {monitor['message']}"
     tests = sorted(document["tests"], key=_share, reverse=True)
-    if tests:
-        yield f"  {'test':<34} {'evidence':>10} {'warn':>7} {'act':>7}  status"
-    for test in tests[:_MOST_TESTS]:
-        yield _test_line(test)
+    shown = [(_test_name(test), _test_evidence(test)) for test in tests[:_MOST_TESTS]]
+    width = max((len(name) for name, _ in shown), default=0)
+    if shown:
+        yield f"  {'test':<{width}} {'evidence':>10} {'warn':>7} {'act':>7}  status"
+    for name, evidence in shown:
+        yield f"  {name:<{width}} {evidence}"
     if len(tests) > _MOST_TESTS:
         yield f"  and {len(tests) - _MOST_TESTS} more with less evidence"
     yield from _trial_lines(document)
@@ -76,7 +82,7 @@ def _share(test: dict[str, Any]) -> float:
     return float(test["evidence_log10"]) / limit if limit else 0.0
 
 
-def _test_line(test: dict[str, Any]) -> str:
+def _test_name(test: dict[str, Any]) -> str:
     name = str(test["scope"])
     if test["position"] is not None:
         name = f"position {test['position']}"
@@ -84,14 +90,14 @@ def _test_line(test: dict[str, Any]) -> str:
         from calib.segment_tags import segment_name  # here: --help must not wait for NumPy
 
         name = segment_name(test["segment"])
+    return f"{name} {test['quantity']}"
+
+
+def _test_evidence(test: dict[str, Any]) -> str:
     limits = test["threshold_log10"]
-    numbers = (
-        f"10^{test['evidence_log10']:.1f}",
-        f"10^{limits['warn']:.0f}",
-        f"10^{limits['act']:.0f}",
-    )
-    shown = f"{name} {test['quantity']}"
-    line = f"  {shown:<34.34} {numbers[0]:>10} {numbers[1]:>7} {numbers[2]:>7}  {test['status']}"
+    evidence = f"10^{test['evidence_log10']:.1f}"
+    warn, act = f"10^{limits['warn']:.3g}", f"10^{limits['act']:.3g}"
+    line = f"{evidence:>10} {warn:>7} {act:>7}  {test['status']}"
     point = test["change_point"]
     if point is not None and test["status"] != "calm":
         since = f", {point['since']}" if point["since"] else ""

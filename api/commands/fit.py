@@ -45,7 +45,9 @@ class SplitBy(StrEnum):
 def fit(
     telemetry: Annotated[
         list[str],
-        typer.Argument(help="Parquet or Arrow telemetry, or SGLang's .pt shards.", metavar="FILE…"),
+        typer.Argument(
+            help="Parquet, Arrow or JSON-lines telemetry, or SGLang's .pt shards.", metavar="FILE…"
+        ),
     ],
     gamma: Annotated[
         int | None,

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 PromptFiles = Annotated[
     list[str],
     typer.Option(
-        help='JSON-lines file of {"turns": [text, …]}, as PATH or DOMAIN=PATH; may be repeated.'
+        help="JSON-lines file with a list of texts as `turns` in every line, as PATH or "
+        "DOMAIN=PATH; may be repeated."
     ),
 ]
 

@@ -33,7 +33,9 @@ class SchedulePolicy(StrEnum):
 def regret(
     telemetry: Annotated[
         list[str],
-        typer.Argument(help="Parquet or Arrow telemetry, or SGLang's .pt shards.", metavar="FILE…"),
+        typer.Argument(
+            help="Parquet, Arrow or JSON-lines telemetry, or SGLang's .pt shards.", metavar="FILE…"
+        ),
     ],
     cost_table: Annotated[
         Path | None,
@@ -138,9 +140,11 @@ def regret_view(document: dict[str, Any]) -> list[RenderableType]:
     """
     study = document["study"]
     rows = document["rows"]
+    column = document["split"]["column"]
+    where = column if column == "another file" else f"other {column}s"
     parts: list[RenderableType] = [
-        f"{rows['judged']:,} blocks replayed, {rows['fit']:,} of other "
-        f"{document['split']['column']}s fitted on; policy {document['policy']}."
+        f"{rows['judged']:,} blocks replayed, {rows['fit']:,} of {where} fitted on; "
+        f"policy: {document['policy']}."
     ]
     curves = list(dict.fromkeys(cell["curve"] for cell in study["cells"]))
     for curve in curves:

@@ -16,7 +16,9 @@ __all__ = ["Targets", "report", "run_report"]
 def report(
     telemetry: Annotated[
         list[str],
-        typer.Argument(help="Parquet or Arrow telemetry, or SGLang's .pt shards.", metavar="FILE…"),
+        typer.Argument(
+            help="Parquet, Arrow or JSON-lines telemetry, or SGLang's .pt shards.", metavar="FILE…"
+        ),
     ],
     calibration: Annotated[
         Path | None,

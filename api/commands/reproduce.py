@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from api.boundary import REFUSED, exit_codes
+from api.commands.serve import database_address
 from calib.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def reproduce(
 
         settings = load_settings(
             config=config,
-            database_url=_address(database_url, data),
+            database_url=database_address(database_url, data),
             tracking_uri=tracking_uri,
         )
         drafter, number, digest = _wanted(settings, run, revision)
@@ -76,14 +77,6 @@ def reproduce(
         typer.echo(json.dumps(asdict(found)) if as_json else _told(found))
     if found.outcome != "equal":
         raise typer.Exit(REFUSED)
-
-
-def _address(url: str | None, data: Path | None) -> str | None:
-    from api.commands.serve import DATABASE_FILE
-
-    if url is not None and data is not None:
-        raise ConfigurationError("data", str(data), "give either --data or --database-url")
-    return url if data is None else f"sqlite:///{data.absolute() / DATABASE_FILE}"
 
 
 def _wanted(

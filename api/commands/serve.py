@@ -13,7 +13,7 @@ from api.boundary import exit_codes
 if TYPE_CHECKING:
     from api.settings import Settings
 
-__all__ = ["serve"]
+__all__ = ["database_address", "serve"]
 
 DATABASE_FILE = "dspark-calib.db"
 DEMO_FOLDER = Path("out/service")
@@ -136,12 +136,20 @@ def _run(settings: Settings, *, demo: bool, exit_after: bool) -> int:
 
 
 def _database_url(url: str | None, data: Path | None, *, demo: bool) -> str | None:
+    return database_address(url, DEMO_FOLDER if demo and url is None and data is None else data)
+
+
+def database_address(url: str | None, data: Path | None) -> str | None:
+    """The address that ``--database-url`` or ``--data`` gives; None where neither does.
+
+    Raises:
+        ConfigurationError: both were given.
+    """
     from calib.errors import ConfigurationError
 
     if url is not None and data is not None:
         raise ConfigurationError("data", str(data), "give either --data or --database-url")
-    folder = DEMO_FOLDER if demo and url is None and data is None else data
-    return url if folder is None else f"sqlite:///{folder.absolute() / DATABASE_FILE}"
+    return url if data is None else f"sqlite:///{data.absolute() / DATABASE_FILE}"
 
 
 def _plain(value: Any) -> Any:

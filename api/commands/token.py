@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.boundary import exit_codes
+from api.commands.serve import database_address
 
 if TYPE_CHECKING:
     from monitoring.store.database import Database
@@ -41,6 +42,9 @@ DatabaseUrl = Annotated[
     str | None,
     typer.Option(help="sqlite:///path or postgresql://…; default is that of the service."),
 ]
+Data = Annotated[
+    Path | None, typer.Option(help="Folder of the service's SQLite database; instead of a URL.")
+]
 Config = Annotated[Path | None, typer.Option(help="TOML file with settings of the service.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a script to read.")]
 
@@ -56,11 +60,12 @@ def create(
         float | None, typer.Option(min=0, help="Days until it is refused; never by default.")
     ] = None,
     database_url: DatabaseUrl = None,
+    data: Data = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token and print its secret, once: only a hash of it is stored."""
-    with exit_codes(), _database(database_url, config) as database:
+    with exit_codes(), _database(database_url, data, config) as database:
         from monitoring.store.tokens import create_token
 
         scopes = [one.value for one in scope]
@@ -82,9 +87,14 @@ def create(
 
 
 @token.command(name="list")
-def list_(database_url: DatabaseUrl = None, config: Config = None, as_json: AsJson = False) -> None:
+def list_(
+    database_url: DatabaseUrl = None,
+    data: Data = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
     """Every token ever made, without secrets."""
-    with exit_codes(), _database(database_url, config) as database:
+    with exit_codes(), _database(database_url, data, config) as database:
         from monitoring.store.tokens import list_tokens
 
         with database.read() as connection:
@@ -102,10 +112,11 @@ def list_(database_url: DatabaseUrl = None, config: Config = None, as_json: AsJs
 def revoke(
     name_or_id: Annotated[str, typer.Argument(help="Name or id, as listed.")],
     database_url: DatabaseUrl = None,
+    data: Data = None,
     config: Config = None,
 ) -> None:
     """Refuse a token from now on; running services follow within two seconds."""
-    with exit_codes(), _database(database_url, config) as database:
+    with exit_codes(), _database(database_url, data, config) as database:
         from monitoring.store.tokens import revoke_token
 
         revoked = database.run(lambda connection: revoke_token(connection, name_or_id))
@@ -113,13 +124,16 @@ def revoke(
 
 
 @contextmanager
-def _database(database_url: str | None, config: Path | None) -> Iterator[Database]:
+def _database(
+    database_url: str | None, data: Path | None, config: Path | None
+) -> Iterator[Database]:
     """The migrated database of the service."""
     from api.settings import load_settings
     from monitoring.store.database import Database
     from monitoring.store.migrate import upgrade
 
-    settings = load_settings(config=config, database_url=database_url)
+    address = database_address(database_url, data)
+    settings = load_settings(config=config, database_url=address)
     database = Database.open(settings.database_url)
     try:
         upgrade(database)

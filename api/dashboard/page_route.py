@@ -6,15 +6,17 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from api.dashboard.pages import LIVE_HEADER, answer_page
 from api.problems import ProblemError, problem_of, respond
 
-__all__ = ["PageRoute", "wants_page"]
+__all__ = ["PageRoute", "install_missing_page", "wants_page"]
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -41,6 +43,21 @@ class PageRoute(APIRoute):
                 return await _fault(request, error)
 
         return page
+
+
+def install_missing_page(app: FastAPI) -> None:
+    """Answer a browser with a page where no route has its address; calls get a problem as ever."""
+    answer: Any = app.exception_handlers[HTTPException]
+
+    async def missing(request: Request, error: Exception) -> Response:
+        is_missing = getattr(error, "status_code", 500) == 404
+        path = request.url.path
+        if is_missing and wants_page(request) and not path.startswith("/v1/"):
+            return await _fault(request, ProblemError("not-found", f"There is no page {path}."))
+        found: Response = await answer(request, error)
+        return found
+
+    app.add_exception_handler(HTTPException, missing)
 
 
 def wants_page(request: Request) -> bool:

@@ -67,7 +67,13 @@ async def fleet(request: Request) -> Response:
 
     page = await read(request, work)
     return await answer_page(
-        request, "fleet.html", visitor, page=page, statuses=STATUSES, message=_message(request)
+        request,
+        "fleet.html",
+        visitor,
+        page=page,
+        statuses=STATUSES,
+        message=_message(request),
+        address=str(request.base_url),
     )
 
 

@@ -65,9 +65,11 @@ async def silence(request: Request, drafter: str) -> Response:
     if not reason:
         raise ProblemError("invalid-request", "A silence needs a reason: others will wonder.")
     kind = form.get("kind", "")
+    if kind not in dict(_KINDS):  # rather than to silence everything
+        raise ProblemError("invalid-request", "Choose which events.")
     asked = SilenceRequest(
         drafter=drafter,
-        kind=kind if kind in dict(_KINDS) and kind else None,
+        kind=kind or None,
         duration_seconds=_seconds(form.get("hours", "")),
         reason=reason,
     )

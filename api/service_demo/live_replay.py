@@ -25,6 +25,7 @@ from api.service_demo.replay import DRAFTER, deal, shipped_key
 from api.service_demo.teller import Teller
 from calib.calibration_key import CalibrationKey
 from calib.errors import ConfigurationError
+from calib.record_schema import UNKNOWN_INTEGER
 from calib.records import AcceptanceRecords
 from calib.shipped import shipped_telemetry
 from monitoring.loop_settings import LoopSettings
@@ -84,13 +85,16 @@ def renamed(
     columns = records.columns()
     columns.pop("timestamp", None)  # they happen now
     if records.request is not None:
-        columns["request"] = np.array([f"{run}-{name}" for name in records.request], dtype=object)
+        names = [None if name is None else f"{run}-{name}" for name in records.request]
+        columns["request"] = np.array(names, dtype=object)
     if records.step is not None:
         steps = records.step.copy()
         for stretch in stretches:
-            phase = slice(stretch.first, stretch.first + stretch.rows)
-            steps[phase] += first_step - steps[phase].min()
-            first_step = int(steps[phase].max()) + 1
+            phase = steps[stretch.first : stretch.first + stretch.rows]
+            known = phase != UNKNOWN_INTEGER
+            if known.any():
+                phase[known] += first_step - phase[known].min()
+                first_step = int(phase[known].max()) + 1
         columns["step"] = steps
     return AcceptanceRecords.from_columns(records.gamma, columns)
 

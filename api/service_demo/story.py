@@ -278,7 +278,9 @@ class Story:
         command = words.command()
         tracking = self._tracking
         if tracking and tracking.startswith("mlflow "):
-            tracking = words.command("mlflow") + tracking.removeprefix("mlflow")
+            # Without the variable MLflow starts half a dozen processes for jobs that nobody has.
+            program = f"MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false {words.command('mlflow')}"
+            tracking = program + tracking.removeprefix("mlflow")
         self._teller.title("Look around", "in a browser, or in a second terminal")
         shown = f"{self._url}{self._path}"
         query = f"temperatures?gamma={self._key.gamma}"

@@ -53,6 +53,19 @@ def test_r69_what_is_no_number_is_refused(wrong: object) -> None:
         HandMadeRevision.model_validate({"temperatures": [wrong]})
 
 
+def test_a_moment_may_be_written_as_rfc_3339_allows() -> None:
+    for written in ("2026-11-29T12:00:00.5Z", "2026-11-29t12:00:00.5z", "2026-11-29 12:00:00.5Z"):
+        made = HandMadeRevision(temperatures=[1.0], fitted_at=written)
+        assert made.fitted_at is not None
+        assert made.fitted_at.replace(" ", "T") == "2026-11-29T12:00:00.5Z"
+    for wrong, told in (
+        ("2026-11-29T23:59:60Z", "second must be in"),  # a leap second; say :59
+        ("2026-11-29T12:00:00", "with its offset"),
+    ):
+        with pytest.raises(ValidationError, match=told):
+            HandMadeRevision(temperatures=[1.0], fitted_at=wrong)
+
+
 def test_whole_numbers_are_numbers() -> None:
     made = HandMadeRevision.model_validate({"temperatures": [1, 2.5]})
     assert made.temperatures == [1.0, 2.5]

@@ -14,6 +14,8 @@ from tests.support.telemetry import synthetic_records
 
 RECORDS = synthetic_records(40, gamma=3)
 
+ROW = '{"confidence_logits": [1.5, 0.25, -0.5], "verified": 3, "accepted": 1, "prompt": "p-17"}'
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -125,3 +127,26 @@ def test_missing_files_folders_and_patterns(tmp_path: Path) -> None:
         read_telemetry([str(tmp_path)], 3)
     with pytest.raises(FormatError, match="no file matches"):
         read_telemetry([str(tmp_path / "*.parquet")], 3)
+
+
+def test_json_lines_take_gamma_from_their_first_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{ROW}\n\n{ROW}\n")
+    given = read_telemetry([str(path)], None)
+    assert given.records.gamma == 3
+    assert given.records.accepted.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (ROW[:30], "line 3: is no JSON"),
+        ("[1, 2]", r"line 3: row: got \[1, 2\]"),
+        (ROW.replace('"accepted": 1', '"accepted": 4'), "line 3: accepted: got 4"),
+    ],
+)
+def test_a_bad_line_is_named_as_an_editor_counts(tmp_path: Path, line: str, told: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{ROW}\n\n{line}\n{ROW}\n")
+    with pytest.raises(FormatError, match=told):
+        read_telemetry([str(path)], None)

@@ -122,3 +122,14 @@ def test_polls_go_before_fits(tmp_path: Path, url: str) -> None:
         worker.wait_for("started")
         mine = os.getpriority(os.PRIO_PROCESS, 0)
         assert os.getpriority(os.PRIO_PROCESS, worker.process.pid) == min(mine + 5, 19)
+
+
+def test_settings_reach_the_loop() -> None:
+    from api.worker_process import _loop_settings
+
+    given = {"exploration_share": 0.001, "exploration_share_on_warning": 0.002}
+    found = _loop_settings(Settings(**given, closed_loop="watch", drift_design_effect=1.5))
+    assert found is not None
+    assert found.to_dict() | given == found.to_dict()
+    assert (found.automatic, found.design_effect) == (False, 1.5)
+    assert _loop_settings(Settings(closed_loop="off")) is None

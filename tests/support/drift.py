@@ -67,6 +67,7 @@ def drift_values(drafter: str, **changes: Any) -> dict[str, Any]:
             "rows": 12000,
             "setting": 1.0,
         },
+        "exploration": {"share": 0.005, "raised": True},
         "explanations": {
             "psi": [{"position": 1, "value": 0.02}],
             "ks": [{"position": 1, "value": 0.01}],

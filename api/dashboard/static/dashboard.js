@@ -21,7 +21,8 @@
     const seconds = (then - Date.now()) / 1000;
     for (const [unit, size] of units) {
       if (Math.abs(seconds) >= size || unit === "second") {
-        return words.format(Math.trunc(seconds / size), unit);
+        // "sec" for "sec.": an age may end a sentence.
+        return words.format(Math.trunc(seconds / size), unit).replace(".", "");
       }
     }
     return "";

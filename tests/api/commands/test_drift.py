@@ -51,6 +51,7 @@ def test_what_the_loop_wrote_is_shown(runner: CliRunner, running: ServiceProcess
     after = ask(runner, running, "code")
     assert "publication 3: drift (out of calibration" in after.stdout
     assert "position 2 conditional" in after.stdout
+    assert "engines that can verify 0.5 % of steps in full" in after.stdout
     assert json.loads(ask(runner, running, "code", "--json").stdout) == json.loads(written)
     nobody = ask(runner, running, "nobody")
     assert (nobody.exit_code, nobody.stderr[:7]) == (2, "error: ")

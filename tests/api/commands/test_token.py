@@ -96,3 +96,15 @@ def test_a_name_in_use_is_refused(runner: CliRunner, url: str) -> None:
 
 def test_an_empty_list_says_what_that_means(runner: CliRunner, url: str) -> None:
     assert "this machine only" in token(runner, url, "list").stdout
+
+
+def test_the_folder_of_the_service_names_its_database(runner: CliRunner, tmp_path: Path) -> None:
+    made = runner.invoke(
+        app, ["token", "create", "ops", "--scope", "operate", "--data", str(tmp_path)]
+    )
+    assert made.exit_code == 0, made.stderr
+    listed = token(runner, f"sqlite:///{tmp_path / 'dspark-calib.db'}", "list")
+    assert "ops  operate  valid" in listed.stdout
+    both = token(runner, "sqlite:///other.db", "list", "--data", str(tmp_path))
+    assert both.exit_code == 2
+    assert "give either --data or --database-url" in both.stderr

@@ -208,6 +208,7 @@ def drift_document(name: str, now: float, *, peak: float = 1.5, **more: Any) -> 
             "rows": 24_000,
             "setting": 1.0,
         },
+        "exploration": {"share": 0.005 if peak >= 5 else 0.0, "raised": peak >= 5},
         "explanations": {
             "psi": [{"position": 1, "value": 0.02}],
             "ks": [],

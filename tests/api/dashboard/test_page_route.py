@@ -22,6 +22,15 @@ def test_faults_are_pages_for_people_and_problems_for_programs(shown: Service) -
     assert api.headers["Content-Type"] == "application/problem+json"
 
 
+def test_an_address_that_no_route_has_is_a_page_for_people(shown: Service) -> None:
+    page = shown.client.get("/nowhere")
+    assert (page.status_code, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no page /nowhere." in page.text
+    for path, headers in (("/nowhere", {"Accept": "*/*"}), ("/v1/nowhere", {})):
+        answer = shown.client.get(path, headers=headers)
+        assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
+
+
 @pytest.mark.parametrize(
     "path", ["/drafters/%3Cscript%3E", "/drafters/first/revisions/x", "/drafters/first/revisions/9"]
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from starlette.requests import Request
@@ -10,6 +11,8 @@ from api.auth import ANONYMOUS
 from api.dashboard import pages
 from api.dashboard.pages import POLICY, environment, page_response
 from api.dashboard.session import Visitor
+from api.dashboard.silence_queries import Silences
+from monitoring.store.events import Event
 
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror='alert(2)'>"
 VISITOR = Visitor(ANONYMOUS, HOSTILE, False)
@@ -26,6 +29,18 @@ def test_templates_hold_no_script_and_no_style_of_their_own() -> None:
         assert re.findall(r"<script(?! src=)|<style|\sstyle=|\son\w+=", text) == [], path.name
         assert "|safe" not in text, path.name
     assert "unsafe" not in POLICY
+
+
+def test_a_reason_that_is_a_sentence_ends_once() -> None:
+    reasons = ("All 40 labels are the same.", "worse on survival")
+    event = Event(1, "first", "k", "info", "Refused", {}, "open", 0.0, 0.0, None, None, None, 1)
+    listed = [replace(event, details={"reason": reason}) for reason in reasons]
+    macros = environment().get_template("macros.html").module
+    page = macros.event_list(listed, VISITOR, False, Silences([], 0.0))  # type: ignore[attr-defined]
+    assert re.findall(r'class="why">(.*?)</p>', page) == [
+        "All 40 labels are the same.",
+        "Worse on survival.",
+    ]
 
 
 def test_everything_that_comes_in_is_escaped() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from monitoring.store.reports import PAGE_KIND, put_report
@@ -14,6 +17,11 @@ HOSTILE = '"><script>alert(1)</script>'
 def test_an_empty_service_says_how_to_begin(tmp_path_factory: pytest.TempPathFactory) -> None:
     with running_service(empty_database(tmp_path_factory.mktemp("empty"))) as service:
         page = service.client.get("/", headers={"Accept": "text/html"})
+        # What it shows is a command that works, once the names are filled in.
+        shown = re.search(r"curl -X PUT (\S+) .*?-d '(.*?)'", page.text, re.DOTALL)
+        assert shown is not None
+        body = json.loads(shown[2].replace("…", "x"))
+        assert service.client.put(shown[1], json=body).status_code == 201
     assert page.status_code == 200
     assert "No drafters yet" in page.text
     assert "serve --demo" in page.text

@@ -47,9 +47,17 @@ def test_a_silence_begins_is_shown_and_ends(shown: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"reason": " "}, {"hours": "1e9"}, {"hours": "nan"}, {"hours": "-1"}, {"hours": ""}]
+    "wrong",
+    [
+        {"reason": " "},
+        {"hours": "1e9"},
+        {"hours": "nan"},
+        {"hours": "-1"},
+        {"hours": ""},
+        {"kind": "drifts"},
+    ],
 )
-def test_a_silence_has_an_end_and_a_reason(shown: Service, wrong: dict[str, str]) -> None:
+def test_a_silence_has_an_end_a_reason_and_a_kind(shown: Service, wrong: dict[str, str]) -> None:
     form = fields(shown.client.get(PATH).text) | {"hours": "1", "reason": "because"} | wrong
     answer = shown.client.post(PATH, data=form)
     assert answer.status_code == 422

@@ -13,6 +13,7 @@ from api.cli import app
 from api.service_demo.live_replay import ENGINES, drafter_for, key_for, renamed
 from api.service_demo.replay import DRAFTER, shipped_key
 from calib.formats.arrow import write_parquet
+from calib.records import AcceptanceRecords
 from calib.shipped import shipped_telemetry
 from monitoring.replay import Stretch
 from tests.api.served import Served
@@ -30,6 +31,17 @@ def test_rows_get_names_that_no_service_has_seen() -> None:
     assert np.all(np.diff(found.step) >= 0)  # both phases of the recording begin at step 0
     assert np.array_equal(np.diff(found.step[:100]), np.diff(records.step[:100]))
     assert np.array_equal(found.confidence_logits, records.confidence_logits)
+
+
+def test_rows_of_no_known_request_or_step_stay_unknown() -> None:
+    """With a name or a step in common they would count as one row sent again and again."""
+    unnamed = {"request": ["a", None, None, "b"], "step": [0, 0, -1, 1]}
+    records = AcceptanceRecords.from_columns(7, rows(1, 4).columns() | unnamed)
+    found = renamed(records, (Stretch("a", 0, 2), Stretch("b", 2, 2)), "today", 5000)
+    assert found.request is not None
+    assert found.step is not None
+    assert found.request.tolist() == ["today-a", None, None, "today-b"]
+    assert found.step.tolist() == [5000, 5000, -1, 5001]
 
 
 def test_a_drafter_of_its_own_by_the_name_of_the_recording() -> None:
