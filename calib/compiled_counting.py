@@ -24,7 +24,7 @@ from calib.squashed_logit import HALF_RANGE, LOGIT_UNIT
 __all__ = ["COLUMNS", "WORTH_LOADING", "HardLabelCounter", "hard_label_counter", "load"]
 
 # ([N, g] float32 scaled logits, [N] int16 accepted, [N] int16 last observed position,
-# [g, C, COLUMNS] int64 rows, Σz in 2^-16, accepts: added to)
+# [g, C, COLUMNS] int64 rows, Σz in 2^-16, rejections: added to)
 HardLabelCounter = Callable[[Any, Any, Any, Any], None]
 
 COLUMNS: Final = 3
@@ -86,19 +86,29 @@ def _signature(numba: Any) -> Any:
 _HALF = np.float32(HALF_RANGE)
 _PER_HALF = np.float32(1.0 / HALF_RANGE)
 _ONE = np.float32(1.0)
-_UNITS = LOGIT_UNIT
+_UNITS = np.float32(LOGIT_UNIT)  # a power of two, so that the product is exact
 
 
 def _count_hard_labels(logits: Any, accepted: Any, limit: Any, table: Any) -> None:
     """Plain loops; :mod:`calib.squashed_logit` has the same arithmetic, operation by operation."""
-    last = np.int32(table.shape[1] - 1)
-    per_unit = np.float32(table.shape[1] / (2.0 * HALF_RANGE))
+    cells = table.shape[1]
+    last = np.int32(cells - 1)
+    per_unit = np.float32(cells / (2.0 * HALF_RANGE))
+    # Unsigned places in a flat table: nothing is asked about indices below 0.
+    sums = table.reshape(-1)
+    columns = np.uint64(table.shape[2])
+    stride = np.uint64(cells) * columns
     for row in range(logits.shape[0]):
-        length = accepted[row]
-        for position in range(limit[row]):
+        end = limit[row]
+        place = np.uint64(0)
+        start = np.uint64(0)
+        for position in range(end):
             logit = logits[row, position]
             squashed = logit / (abs(logit) * _PER_HALF + _ONE)
             cell = min(np.int32((squashed + _HALF) * per_unit), last)
-            table[position, cell, 0] += 1
-            table[position, cell, 1] += np.int64(np.rint(np.float64(logit) * _UNITS))
-            table[position, cell, 2] += length > position
+            place = start + np.uint64(cell) * columns
+            start += stride
+            sums[place] += 1
+            sums[place + np.uint64(1)] += np.int64(np.rint(logit * _UNITS))
+        # A row ends at its first rejection, so one label in it at most is 0.
+        sums[place + np.uint64(2)] += accepted[row] < end

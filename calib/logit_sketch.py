@@ -107,7 +107,8 @@ class LogitSketch(MergeableSketch):
             last = np.ascontiguousarray(limit[part], np.int16)
             block = scaled_logits(logits[part], self.scale_exponent)
             counter(np.ascontiguousarray(block), reached, last, table)
-        sums = (table[..., 0], table[..., 1], int(LABEL_UNIT) * table[..., 2])
+        accepts = table[..., 0] - table[..., 2]
+        sums = (table[..., 0], table[..., 1], int(LABEL_UNIT) * accepts)
         for mine, counted in zip(self._arrays, sums, strict=True):
             np.add(mine, counted, out=mine)
         return self
