@@ -50,6 +50,7 @@ def _name(path: Path) -> str:
 
 
 @cache
+@cache
 def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 

@@ -32,6 +32,7 @@ print(sorted(set({HEAVY + UNUSED!r}) & set(sys.modules)))
 """
 
 
+@pytest.mark.slow
 def test_the_application_loads_nothing_heavy(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, empty_database(tmp_path)]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

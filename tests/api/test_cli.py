@@ -94,6 +94,7 @@ def test_help_loads_none_of_the_heavy_libraries() -> None:
     assert found <= {"rich.table"}
 
 
+@pytest.mark.slow
 def test_a_real_process_fits_and_exits(telemetry: Path, tmp_path: Path) -> None:
     """Installed or not, optimised or not: the entry point, its exit code and no torch."""
     script = (
@@ -111,6 +112,7 @@ def test_a_real_process_fits_and_exits(telemetry: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "reliability.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_real_process_refuses_without_traceback(tmp_path: Path) -> None:
     (tmp_path / "foreign.parquet").write_bytes(b"date,accepted\n2024-01-01,3\n")
     script = "from api.cli import main; main()"

@@ -67,6 +67,7 @@ def count_transactions(store: Database) -> list[float]:
     return commits
 
 
+@pytest.mark.slow
 def test_a_batch_is_durable_when_its_caller_hears(database: Database) -> None:  # noqa: F811
     registered(database)
 

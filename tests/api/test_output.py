@@ -48,6 +48,7 @@ def test_calibration_is_canonical_and_comes_back(fitted: FitReport, tmp_path: Pa
     assert data == fitted.calibration.to_json() + b"\n"
 
 
+@pytest.mark.slow
 def test_report_and_figures(tmp_path: Path) -> None:
     columns = synthetic_columns(900, gamma=2)
     odd = {"math": "../../etc/passwd", "code": "C++ / Ω", "chat": "chat"}

@@ -149,6 +149,7 @@ def test_r61_nothing_but_nan_is_a_data_fault_and_no_crash(tmp_path: Path) -> Non
         assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_starting_the_service_loads_nothing_heavy(tmp_path: Path) -> None:
     """What ``serve`` imports in the process that answers polls."""
     script = (
@@ -169,6 +170,7 @@ def test_starting_the_service_loads_nothing_heavy(tmp_path: Path) -> None:
     assert answer.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     answer = run_command("serve", "--data", "file/data", "--port", "0", cwd=tmp_path)
@@ -177,6 +179,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     assert "cannot be made" in answer.stderr
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -187,6 +190,7 @@ def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()  # nothing was begun
 
 
+@pytest.mark.slow
 def test_an_open_host_needs_tokens(tmp_path: Path) -> None:
     answer = run_command(
         "serve", "--data", "data", "--host", "0.0.0.0", "--port", "0", cwd=tmp_path

@@ -65,6 +65,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/store.db"
 
 
+@pytest.mark.slow
 def test_it_makes_the_tables_and_leaves_with_its_parent(tmp_path: Path, url: str) -> None:
     """The end of its input stands for the parent's, however that came."""
     with WorkerProcess(tmp_path, database_url=url) as worker:
@@ -78,6 +79,7 @@ def test_it_makes_the_tables_and_leaves_with_its_parent(tmp_path: Path, url: str
         worker.wait_for("stopped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it_in_order(tmp_path: Path, url: str, number: signal.Signals) -> None:
     with WorkerProcess(tmp_path, database_url=url) as worker:
@@ -109,6 +111,7 @@ def test_sigterm_in_the_middle_of_a_fit_gives_the_job_back(tmp_path: Path, url: 
     database.close()
 
 
+@pytest.mark.slow
 def test_without_a_database_it_waits_and_still_leaves(tmp_path: Path) -> None:
     unreachable = "postgresql://nobody@127.0.0.1:9/none"
     with WorkerProcess(tmp_path, database_url=unreachable, shutdown_seconds=20.0) as worker:
@@ -117,6 +120,7 @@ def test_without_a_database_it_waits_and_still_leaves(tmp_path: Path) -> None:
         assert worker.process.wait(LEAVES_SECONDS) in (0, 1)
 
 
+@pytest.mark.slow
 def test_polls_go_before_fits(tmp_path: Path, url: str) -> None:
     with WorkerProcess(tmp_path, database_url=url) as worker:
         worker.wait_for("started")

@@ -163,6 +163,7 @@ def test_coverage_with_clustered_labels(options: dict[str, Any]) -> None:
     assert 0.92 <= _coverage(3000, 23, clustered=True, **shared, **options) <= 0.995
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 def test_ignoring_clusters_loses_coverage() -> None:
     """Why ``clusters`` exists: the same rows taken as independent."""

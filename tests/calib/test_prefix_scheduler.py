@@ -303,6 +303,7 @@ def test_ties_and_prefixes(data: Any, requests: int, gamma: int) -> None:
     assert allocate(survival, requests * gamma).tolist() == lengths
 
 
+@pytest.mark.slow
 @pytest.mark.property
 @given(data=st.data(), requests=st.integers(1, 6), gamma=st.integers(1, 6))
 def test_r27_any_temperature_gives_survivals_that_never_increase(

@@ -37,6 +37,7 @@ def bad_cells(column: Column, gamma: int) -> list[Any]:
     return wrong + ([] if column.nullable else [None, NAN])
 
 
+@pytest.mark.slow
 @pytest.mark.property
 @given(column=st.sampled_from(COLUMNS), data=st.data())
 def test_one_bad_cell_rejects_exactly_its_row(column: Column, data: st.DataObject) -> None:

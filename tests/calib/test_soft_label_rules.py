@@ -243,6 +243,7 @@ def test_a_wrong_mapping_is_refused(mapping: list[int] | None, remedy: str) -> N
         DraftVocabulary(table, 3, 5, torch.device("cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.property
 @given(seed=st.integers(0, 2**20), size=st.integers(2, 40), gamma=st.integers(1, 6))
 def test_labels_are_probabilities_and_rejection_is_symmetric(

@@ -91,6 +91,7 @@ def check_ranks_agree(held: list[list[list[float]]]) -> None:
     assert firsts == sorted(firsts)  # publications only grow, and so do these
 
 
+@pytest.mark.slow
 def test_two_processes_over_a_pipe(service: StandInService) -> None:
     reader, writer = SPAWN.Pipe(duplex=False)
     answers = [SPAWN.Pipe(duplex=False) for _ in range(2)]

@@ -78,6 +78,7 @@ def test_an_engine_gets_the_news(make: Make, service: StandInService) -> None:
     assert client.stop(60.0)
 
 
+@pytest.mark.slow
 def test_a_held_poll_brings_the_news_at_once(make: Make, service: StandInService) -> None:
     client = make(wait=30, interval=30.0)
     heard = Heard(client)
@@ -213,6 +214,7 @@ def test_another_key_means_identity_at_once(
     assert service.rows == []
 
 
+@pytest.mark.slow
 def test_the_key_can_change_at_run_time(make: Make, service: StandInService) -> None:
     service.publish([1.5, 1.25, 1.0])
     client = make(wait=30, interval=30.0)

@@ -181,6 +181,7 @@ TELEMETRY_SERVERS: dict[str, bad.Behaviour] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "drop"), [*((name, "oldest") for name in TELEMETRY_SERVERS), ("black hole", "newest")]
 )

@@ -276,6 +276,7 @@ def test_delays_with_a_wait() -> None:
     assert poller._next_delay(("interrupted", None), now, now) == 0.0
 
 
+@pytest.mark.slow
 def test_a_held_poll_is_asked_for_after_the_first(service: StandInService) -> None:
     bench = Bench(service.url, wait=1, interval=0.2, start_delay=0.0, timeout=60.0)
     stop = threading.Event()

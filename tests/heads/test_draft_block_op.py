@@ -48,6 +48,7 @@ def test_the_op_is_the_twin_on_the_cpu() -> None:
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
 
+@pytest.mark.slow
 def test_a_step_compiles_without_a_break() -> None:
     weights, inputs = parts()
     workspace = DraftBlockWorkspace.allocate(weights, 5, 3)

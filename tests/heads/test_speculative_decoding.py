@@ -111,6 +111,7 @@ def test_steps_add_up_to_the_answers() -> None:
     assert run.active == frozenset()
 
 
+@pytest.mark.slow
 def test_a_requests_tokens_do_not_depend_on_its_company() -> None:
     alone, wide = decoder(slots=1), decoder(slots=6)
     for temperature in (1.0, 0.6):

@@ -150,6 +150,7 @@ def test_early_stop_is_lossless_where_it_admits_by_the_token_before() -> None:
 # ---- the same by chance ----
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 @pytest.mark.parametrize("mapping", [(0, 1, 2, 3), (0, 2, 3)])
 @pytest.mark.parametrize("trimmed", [False, True])

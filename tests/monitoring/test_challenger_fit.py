@@ -52,6 +52,7 @@ def error(found: ChallengerFit, truth: LeakyBlocks) -> float:
     return float(survival_ece(found.calibration.survival(truth.logits), truth)[:REACHED].mean())
 
 
+@pytest.mark.slow
 def test_on_trimmed_leaky_traffic_only_imputed_survival_is_right(
     leaky: tuple[AcceptanceRecords, LeakyBlocks],
 ) -> None:
@@ -116,6 +117,7 @@ def test_sts_reads_rows_that_low_load_verified_fully() -> None:
     assert survival_ece(predicted, truth).mean() < 0.012
 
 
+@pytest.mark.slow
 def test_segments_serve_what_one_vector_cannot() -> None:
     traffic = simulate_segments(16_000, 3)
     lengths = trimmed_lengths(traffic.blocks.logits)
@@ -144,6 +146,7 @@ def test_segments_serve_what_one_vector_cannot() -> None:
     assert np.abs(c[:, :3] - truth[:, :3]).mean() < 0.03
 
 
+@pytest.mark.slow
 def test_segments_that_worsen_one_form_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that applies slopes and intercepts has nothing of better temperatures."""
     simulated = simulate_segments(12_000, 3).records()
@@ -212,6 +215,7 @@ def test_r53_a_tenant_of_95_percent_does_not_decide_the_fit() -> None:
     assert capped["share"] == pytest.approx(0.95, abs=0.01)
 
 
+@pytest.mark.slow
 def test_r26_the_order_of_rows_changes_nothing() -> None:
     records = with_requests(simulate_leaky(5000, 6, partial=0.18).records())
     order = np.random.default_rng(0).permutation(5000)

@@ -65,6 +65,7 @@ def refused(database: Database, job: Job) -> dict[str, Any]:
     return dict(done.result)
 
 
+@pytest.mark.slow
 def test_a_better_fit_becomes_the_challenger(database: Database) -> None:
     records = synthetic_records(8000, gamma=GAMMA, prompts=200)
     job = drafter_with(database, records)
@@ -83,6 +84,7 @@ def test_a_better_fit_becomes_the_challenger(database: Database) -> None:
     assert "challenger" in {event.kind for event in read(database, list_events)}
 
 
+@pytest.mark.slow
 def test_evidence_and_provenance_say_what_the_numbers_rest_on(database: Database) -> None:
     records = synthetic_records(6000, gamma=GAMMA, prompts=200)
     registered(database, GAMMA)
@@ -115,6 +117,7 @@ def test_evidence_and_provenance_say_what_the_numbers_rest_on(database: Database
     assert revision.calibration.fitted_at is not None
 
 
+@pytest.mark.slow
 def test_summary_is_plain_sentences(database: Database) -> None:
     job = drafter_with(database, synthetic_records(6000, gamma=GAMMA, prompts=200))
     summary = recalibrate(database, job).result["summary"]
@@ -182,6 +185,7 @@ def test_excluded_rows_are_counted_and_never_fitted(database: Database) -> None:
     assert result["window"]["excluded"]["warmup"] == 400
 
 
+@pytest.mark.slow
 def test_probabilities_sent_as_logits_are_refused(database: Database) -> None:
     columns = synthetic_columns(2000, gamma=GAMMA)
     columns["confidence_logits"] = 1.0 / (1.0 + np.exp(-columns["confidence_logits"]))
@@ -218,6 +222,7 @@ def test_a_first_position_that_never_fails_holds_the_fit(database: Database) -> 
     assert refused(database, job)["refusal"] == "first_position_always_accepted"
 
 
+@pytest.mark.slow
 def test_a_repeat_on_the_same_rows_is_not_better(database: Database) -> None:
     job = drafter_with(database, synthetic_records(6000, gamma=GAMMA, prompts=200))
     recalibrate(database, job)
@@ -230,6 +235,7 @@ def test_a_repeat_on_the_same_rows_is_not_better(database: Database) -> None:
     assert held_out["survival_ece"]["before"] == held_out["survival_ece"]["after"]
 
 
+@pytest.mark.slow
 def test_a_new_fit_is_compared_with_the_champion(database: Database) -> None:
     """Traffic that needs T = 1.25 … 1.45 under a champion fitted to something else."""
     registered(database, GAMMA)
@@ -247,6 +253,7 @@ def test_a_new_fit_is_compared_with_the_champion(database: Database) -> None:
     assert "against revision 1" in outcome.result["reason"]
 
 
+@pytest.mark.slow
 def test_success_settles_what_was_refused_before(database: Database) -> None:
     registered(database, GAMMA)
     recalibrate(database, leased(database))
@@ -258,6 +265,7 @@ def test_success_settles_what_was_refused_before(database: Database) -> None:
     assert open_kinds(database) == []
 
 
+@pytest.mark.slow
 def test_without_prompts_and_requests_the_split_is_stated(database: Database) -> None:
     columns = synthetic_columns(6000, gamma=GAMMA, prompts=200)
     del columns["prompt"], columns["request"]
@@ -277,6 +285,7 @@ def test_conditional_likelihood_by_option(database: Database) -> None:
     assert read(database, get_revision, DRAFTER, 1).calibration.method == "temperature"
 
 
+@pytest.mark.slow
 def test_a_named_window_fits_the_same_numbers_again(database: Database) -> None:
     """What the provenance says of the window is enough to make the revision once more."""
     registered(database, GAMMA)
@@ -305,6 +314,7 @@ def test_a_window_of_batches_that_are_gone_is_refused(database: Database) -> Non
     assert refused(database, leased(database, window=window))["refusal"] == "no_rows"
 
 
+@pytest.mark.slow
 def test_models_are_stored_with_the_revision(database: Database) -> None:
     job = drafter_with(database, synthetic_records(9000, gamma=GAMMA, prompts=200))
     recalibrate(database, job)
@@ -315,6 +325,7 @@ def test_models_are_stored_with_the_revision(database: Database) -> None:
     assert "model" not in revision.calibration.evidence  # no engine polls it
 
 
+@pytest.mark.slow
 def test_the_guard_publishes_where_the_job_says_so(database: Database) -> None:
     registered(database, GAMMA)
     stored(database, synthetic_records(6000, gamma=GAMMA, prompts=200))

@@ -24,6 +24,7 @@ _VALUES = st.lists(_SCALARS, max_size=4) | st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.property
 @settings(max_examples=50)
 @given(_VALUES)

@@ -80,6 +80,7 @@ def test_numbers_are_those_of_the_evaluation(database: Database) -> None:
     assert any("Accepted length" in sentence for sentence in found["sentences"])
 
 
+@pytest.mark.slow
 def test_bins_are_kept_for_all_rows_and_left_out_for_slices(database: Database) -> None:
     registered(database, GAMMA)
     stored(database, synthetic_records(9000, gamma=GAMMA))
@@ -92,6 +93,7 @@ def test_bins_are_kept_for_all_rows_and_left_out_for_slices(database: Database) 
     assert len(telemetry_report(database, DRAFTER).document) < 400_000
 
 
+@pytest.mark.slow
 def test_rows_after_the_fit_judge_it_once_there_are_enough(database: Database) -> None:
     last = fitted_and_promoted(database)
     ids = stored(database, synthetic_records(1500, gamma=GAMMA, prompts=200, seed=7))
@@ -102,6 +104,7 @@ def test_rows_after_the_fit_judge_it_once_there_are_enough(database: Database) -
     assert found["evaluation"]["rows"] == 1500
 
 
+@pytest.mark.slow
 def test_until_then_the_held_out_prompts_judge_it(database: Database) -> None:
     fitted_and_promoted(database)
     stored(database, synthetic_records(100, gamma=GAMMA, prompts=200, seed=7))
@@ -113,6 +116,7 @@ def test_until_then_the_held_out_prompts_judge_it(database: Database) -> None:
     assert found["revision"] == 1
 
 
+@pytest.mark.slow
 def test_an_in_sample_report_says_so(database: Database) -> None:
     registered(database, GAMMA)
     records = synthetic_records(6000, gamma=GAMMA, prompts=200)
@@ -149,6 +153,7 @@ def test_a_report_job_stores_what_it_made(database: Database) -> None:
         assert min(opened.size) > 300
 
 
+@pytest.mark.slow
 def test_revisions_and_what_the_champion_is_worth_are_told(database: Database) -> None:
     registered(database, GAMMA)
     records = synthetic_records(1000, gamma=GAMMA)

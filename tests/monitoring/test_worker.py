@@ -82,6 +82,7 @@ def status(database: Database, job: Job) -> str:
     return str(read(database, get_job, job.id).status)
 
 
+@pytest.mark.slow
 def test_a_recalibration_and_its_report_are_done_without_being_asked_twice(
     database: Database,
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_kind_that_this_release_does_not_know_fails(database: Database) -> Non
     assert status(database, job) == "failed"
 
 
+@pytest.mark.slow
 def test_work_longer_than_the_lease_keeps_it(database: Database) -> None:
     registered(database, 2)
     job = ordered(database)

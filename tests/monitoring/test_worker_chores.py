@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from calib.calibration import Calibration
 from monitoring.store.database import Database
 from monitoring.store.jobs import list_jobs
@@ -70,6 +72,7 @@ def test_the_first_telemetry_is_reported_within_half_a_minute(database: Database
     assert ordered_reports(database) == 1
 
 
+@pytest.mark.slow
 def test_a_promotion_is_reported_at_once(database: Database) -> None:
     registered(database, 2)
     stored(database, synthetic_records(200, gamma=2))

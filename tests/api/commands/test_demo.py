@@ -15,6 +15,7 @@ from tests.support.sglang_calibration import load_as_sglang
 from tests.support.telemetry import synthetic_records
 
 
+@pytest.mark.slow
 def test_demo_does_the_main_job(
     runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from api.cli import app
 from api.commands.diagnose import diagnosis_lines
 
 
+@pytest.mark.slow
 def test_numbers_figures_and_words(runner: CliRunner, telemetry: Path, tmp_path: Path) -> None:
     out = tmp_path / "diagnosis"
     words = ["diagnose", str(telemetry), "-o", str(out), "--thresholds", "0,0.5", "--json"]

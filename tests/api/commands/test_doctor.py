@@ -51,6 +51,7 @@ def status(folder: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_engine_that_polls_and_applies(running: ServiceProcess, tmp_path: Path) -> None:
     """Identity is served: that is worth a warning, and no failure."""
     httpx.get(

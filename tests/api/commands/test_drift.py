@@ -39,6 +39,7 @@ def ask(runner: CliRunner, running: ServiceProcess, *arguments: str) -> Result:
     return runner.invoke(app, ["drift", *arguments, "--url", running.url])
 
 
+@pytest.mark.slow
 def test_what_the_loop_wrote_is_shown(runner: CliRunner, running: ServiceProcess, url: str) -> None:
     before = ask(runner, running, "code")
     assert before.exit_code == 0, before.stderr

@@ -31,6 +31,7 @@ def ask(runner: CliRunner, running: ServiceProcess, *arguments: str) -> Result:
     return runner.invoke(app, ["events", *arguments, "--url", running.url])
 
 
+@pytest.mark.slow
 def test_life_of_an_event(runner: CliRunner, running: ServiceProcess) -> None:
     listed = ask(runner, running)
     assert listed.exit_code == 0, listed.stderr

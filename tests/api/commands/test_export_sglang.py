@@ -21,6 +21,7 @@ def run(runner: CliRunner, *arguments: Any) -> tuple[int, str]:
     return result.exit_code, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_the_champion_a_revision_and_a_prefix(
     runner: CliRunner, champion_of_d: str, tmp_path: Path
 ) -> None:

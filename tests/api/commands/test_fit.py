@@ -33,6 +33,7 @@ def fit(runner: CliRunner, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.slow
 def test_everything_is_written_and_named(
     fit: Callable[..., Any], telemetry: Path, tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def test_everything_is_written_and_named(
     )
 
 
+@pytest.mark.slow
 def test_json_is_one_object_without_nan(fit: Callable[..., Any], telemetry: Path) -> None:
     result = fit(telemetry, "--json")
     assert result.exit_code == 0, result.output
@@ -77,6 +79,7 @@ def test_json_is_one_object_without_nan(fit: Callable[..., Any], telemetry: Path
     assert Path(document["files"]["report"]).is_file()
 
 
+@pytest.mark.slow
 def test_methods_and_modes_are_passed_on(fit: Callable[..., Any], telemetry: Path) -> None:
     parity = json.loads(fit(telemetry, "--mode", "parity", "--json").stdout)
     grid = 10.0 ** np.linspace(-1, 1, 41)
@@ -88,6 +91,7 @@ def test_methods_and_modes_are_passed_on(fit: Callable[..., Any], telemetry: Pat
     assert share["split"]["evaluation_keys"] < share["split"]["fit_keys"] / 2
 
 
+@pytest.mark.slow
 def test_gamma_is_checked_against_the_file(fit: Callable[..., Any], telemetry: Path) -> None:
     assert fit(telemetry, "--gamma", "4", "--json").exit_code == 0
     result = fit(telemetry, "--gamma", "7")
@@ -268,6 +272,7 @@ def test_bad_input_is_caught_without_asserts(
     assert "confidence_logits" in found["nan"][2]
 
 
+@pytest.mark.slow
 def test_results_of_an_earlier_run_are_pointed_out(
     fit: Callable[..., Any], telemetry: Path, write: Write
 ) -> None:

@@ -44,6 +44,7 @@ def promote(runner: CliRunner, running: ServiceProcess, *arguments: str) -> Resu
     return runner.invoke(app, ["promote", *arguments, "--url", running.url])
 
 
+@pytest.mark.slow
 def test_a_revision_is_published(
     runner: CliRunner, running: ServiceProcess, http: httpx.Client, drafter: str
 ) -> None:

@@ -30,6 +30,7 @@ def report(runner: CliRunner, telemetry: Path, tmp_path: Path) -> Callable[..., 
     return run
 
 
+@pytest.mark.slow
 def test_raw_confidence_alone(report: Callable[..., Any], tmp_path: Path) -> None:
     result = report()
     assert result.exit_code == 0, result.output
@@ -40,6 +41,7 @@ def test_raw_confidence_alone(report: Callable[..., Any], tmp_path: Path) -> Non
     assert not (tmp_path / "out" / "calibration.json").exists()
 
 
+@pytest.mark.slow
 def test_a_calibration_of_ours_and_of_sglang_judge_alike(
     report: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -55,6 +57,7 @@ def test_a_calibration_of_ours_and_of_sglang_judge_alike(
     assert overall["calibrated"]["block"]["survival"]["value"] < before
 
 
+@pytest.mark.slow
 def test_a_page_and_a_picture_where_they_are_asked_for(
     report: Callable[..., Any], tmp_path: Path
 ) -> None:

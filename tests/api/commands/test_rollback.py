@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 from typer.testing import CliRunner
 
 from api.cli import app
@@ -13,6 +14,7 @@ from tests.service_process import ServiceProcess
 from tests.support.service import KEY
 
 
+@pytest.mark.slow
 def test_the_champion_before_is_served_again(runner: CliRunner, tmp_path: Path) -> None:
     """With tokens on: reading is not enough, and the number of the publication grows."""
     url = f"sqlite:///{tmp_path}/store.db"

@@ -28,6 +28,7 @@ def silence(runner: CliRunner, running: ServiceProcess, *arguments: str) -> Resu
     return runner.invoke(app, ["silence", *arguments, "--url", running.url])
 
 
+@pytest.mark.slow
 def test_add_list_and_remove(runner: CliRunner, running: ServiceProcess) -> None:
     made = silence(
         runner, running, "add", "--drafter", "code", "--hours", "1.5", "--reason", "new weights"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from api.dashboard import fleet_queries
 from api.dashboard.fleet_queries import EngineCounts, OpenEvents
 from api.views import engine_view
@@ -13,6 +15,7 @@ from tests.api.dashboard import seeding
 SILENT_AFTER = 180.0
 
 
+@pytest.mark.slow
 def test_engines_are_counted_as_the_api_calls_them(database: Database) -> None:
     for name in ("a", "b"):
         seeding.register(database, name)

@@ -63,6 +63,7 @@ def test_if_match_is_optional_and_holds_when_sent(service: Service) -> None:
     assert service.client.get(PATH).json()["kind"] == "flat"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "raw",
     [

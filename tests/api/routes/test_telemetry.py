@@ -190,6 +190,7 @@ class TestRows:
         assert answer.json()["errors"][0]["pointer"] == "query:key"
         assert service.counters().rows == 0
 
+    @pytest.mark.slow
     def test_the_key_is_described(self, service: IngestService) -> None:
         paths = service.run(service.client.get("/openapi.json")).json()["paths"]
         call = paths["/v1/drafters/{drafter}/telemetry"]["post"]

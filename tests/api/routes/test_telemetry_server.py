@@ -66,6 +66,7 @@ def head(*headers: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
+@pytest.mark.slow
 def test_a_body_shorter_than_announced_is_not_stored(service: ServiceProcess, url: str) -> None:
     before = totals(url)
     speak(service, head(f"Content-Length: {len(GOOD_BODY) + 10}"), GOOD_BODY)

@@ -185,6 +185,7 @@ _json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.property
 @given(
     st.fixed_dictionaries(

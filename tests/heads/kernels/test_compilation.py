@@ -22,6 +22,7 @@ DOUBLE = Compilation(
 )
 
 
+@pytest.mark.slow
 def test_a_dot_uses_tensor_cores_and_wide_loads(compiler: Compiler) -> None:
     report = compiler.compile(DOT, "sm90", disassemble=True)
     assert report.tensor_core > 0

@@ -159,6 +159,7 @@ def check_position(shape: Shape, target: str, compiler: Compiler) -> None:
         assert report.count(r"^griddepcontrol\.wait") > 0
 
 
+@pytest.mark.slow
 def test_a_quick_look_at_one_of_them(compiler: Compiler) -> None:
     check_position(BY_NAME["16-rows"], "sm90", compiler)
 

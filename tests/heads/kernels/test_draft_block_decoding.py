@@ -65,6 +65,7 @@ def assert_same_steps(found: list[DecodingStep], expected: list[DecodingStep]) -
         assert torch.allclose(first, second, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=["vanilla", "rnn", "gated-reduced"])
 def test_a_tiny_drafter_decodes_the_same(kind: dict[str, Any]) -> None:
     target = tiny_target(eos=3)

@@ -25,6 +25,7 @@ def alarmed(levels: DriftLevels, side_by_side: int) -> float:
     return count / RUNS
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 def test_one_request_at_a_time_needs_its_design_effect() -> None:
     """P(alarm within t rows) ≤ t / A = .06; three standard errors of 60 runs are .09."""

@@ -102,6 +102,7 @@ def states(found: list[CusumState]) -> list[dict[str, Any]]:
     return [state.to_dict() for state in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 45, 400])
 def test_many_streams_at_once_are_each_stream_by_itself(batch: int) -> None:
     """Unequal shares, one stream that drifts into an alarm, streams that begin late."""

@@ -77,6 +77,7 @@ def test_unknown_kind() -> None:
         fit_reference(synthetic_records(100), "beta")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_scikit_learn_is_imported_when_a_reference_is_fitted() -> None:
     script = "import monitoring.reports.comparison, sys; print('sklearn' in sys.modules)"
     answer = subprocess.run(

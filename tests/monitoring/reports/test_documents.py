@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from calib.calibration import Calibration
 from monitoring.reports.documents import evaluation_document, fit_document
 from monitoring.reports.evaluation_report import evaluation_report
@@ -11,6 +13,7 @@ from monitoring.reports.throughput import Throughput
 from tests.support.telemetry import synthetic_records
 
 
+@pytest.mark.slow
 def test_a_fit_with_its_words(fitted: FitReport) -> None:
     found = fit_document(fitted, notes=("a note",), worth=Throughput(None, "unknown"))
     assert found["format"] == "dspark-calib/fit-report/1"

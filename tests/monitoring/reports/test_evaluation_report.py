@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from calib.calibration import Calibration
 from calib.record_schema import Flag
@@ -59,6 +60,7 @@ def test_json_round_trip_without_nan() -> None:
     assert document["soft_labels"]["inconsistent"] is False
 
 
+@pytest.mark.slow
 def test_leak_is_measured_with_the_conditional_model() -> None:
     records = synthetic_records(3000, leak=0.6)
     served = Calibration.from_temperatures([3.0] * 7, gamma=7)

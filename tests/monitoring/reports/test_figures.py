@@ -84,6 +84,7 @@ def test_one_panel_and_one_histogram_per_position(fitted: FitReport) -> None:
     assert_no_overlap(figure)
 
 
+@pytest.mark.slow
 def test_panels_state_errors_and_auc(fitted: FitReport) -> None:
     overall = fitted.evaluation.overall
     shown = [text for text, _ in texts(reliability_figure(overall))]
@@ -98,6 +99,7 @@ def test_panels_state_errors_and_auc(fitted: FitReport) -> None:
         assert f"AUC {calibrated.auc:.3f}" in shown
 
 
+@pytest.mark.slow
 def test_conditional_view_and_missing_numbers() -> None:
     figure = reliability_figure(comparison(7, rows=60), view="conditional")
     shown = [text for text, _ in texts(figure)]

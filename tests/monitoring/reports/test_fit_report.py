@@ -52,6 +52,7 @@ def test_calibration_helps_on_other_prompts(fitted: FitReport) -> None:
     assert fitted.refusal is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [
@@ -139,6 +140,7 @@ def test_too_few_rows_publish_nothing() -> None:
     assert "1000 are needed" in report.refusal
 
 
+@pytest.mark.slow
 def test_a_calibrated_head_keeps_its_numbers() -> None:
     """Logits that need no temperature: a fit that does not help on other prompts is refused."""
     columns = synthetic_columns(3000, seed=4)

@@ -119,6 +119,7 @@ def test_no_leak_is_said_to_be_none(fitted: FitReport) -> None:
     assert "will do as survival" in find(evaluation_sentences(report), "The next logit")
 
 
+@pytest.mark.slow
 def test_a_slice_that_gets_worse_is_named() -> None:
     """Temperatures of three, where two slices need about 1.4: at greedy nothing is gained."""
     wrong = Calibration.from_temperatures([0.3] * 7, gamma=7)

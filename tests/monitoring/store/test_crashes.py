@@ -20,6 +20,7 @@ def all_batches(connection: Any) -> list[Batch]:
     return batches_after(connection, "code", 0, limit=10**6, limit_bytes=10**9)
 
 
+@pytest.mark.slow
 def test_r73_killed_after_300_rows_and_one_publication(database: Database) -> None:
     registered(database)
     with running("waits", database.url) as process:

@@ -200,6 +200,7 @@ def test_sqlite_is_durable_and_checks_references(sqlite_url: str) -> None:
 # SQLite locked by somebody else.
 
 
+@pytest.mark.slow
 def test_short_lock_of_another_process_is_waited_for(sqlite_url: str) -> None:
     with running("locks", sqlite_url, seconds=1.0) as other:
         assert json.loads(other.stdout.readline()) == {"locked": True}
@@ -209,6 +210,7 @@ def test_short_lock_of_another_process_is_waited_for(sqlite_url: str) -> None:
     database.close()
 
 
+@pytest.mark.slow
 def test_long_lock_of_another_process_is_busy_and_over_afterwards(sqlite_url: str) -> None:
     database = Database.open(sqlite_url, busy_seconds=0.1)
     with running("locks", sqlite_url, seconds=60.0) as other:

@@ -71,6 +71,7 @@ def may_mount(folder: Path) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_full_disk_and_recovery_without_a_restart(tmp_path: Path) -> None:
     """A real file system of four megabytes, seen by the child process alone."""
     if not may_mount(tmp_path):

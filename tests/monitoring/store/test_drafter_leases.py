@@ -66,6 +66,7 @@ def test_life_of_a_lease(database: Database) -> None:
     assert acquired(database, "b").fencing == 2
 
 
+@pytest.mark.slow
 def test_ended_lease_is_taken_over_and_its_owner_refused(database: Database) -> None:
     registered(database)
     old = acquired(database, "a")

@@ -163,6 +163,7 @@ def test_refused_fence_takes_the_work_with_it(database: Database) -> None:
         assert [job.kind for job in jobs.list_jobs(connection)] == ["recalibration"]
 
 
+@pytest.mark.slow
 def test_heartbeat_makes_the_lease_last(database: Database) -> None:
     registered(database)
     enqueue(database)
@@ -230,6 +231,7 @@ def test_lists_are_newest_first(database: Database) -> None:
         assert listed(status="running") == [running]
 
 
+@pytest.mark.slow
 def test_workers_share_jobs_without_overlap(database: Database) -> None:
     for drafter in ("code", "chat"):
         registered(database, drafter)

@@ -42,6 +42,7 @@ def test_migrated_tables_are_those_of_the_code(database: Database) -> None:
         assert compare_metadata(context, metadata) == []
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_on_an_empty_database(empty_url: str) -> None:
     said = run("upgrades", empty_url, count=8)
     assert sorted(line["index"] for line in said) == list(range(8))
@@ -52,6 +53,7 @@ def test_processes_that_start_at_once_on_an_empty_database(empty_url: str) -> No
     database.close()
 
 
+@pytest.mark.slow
 def test_upgrade_that_dies_leaves_nothing_behind(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,6 +182,7 @@ def test_one_of_two_threads_wins(database: Database) -> None:
         assert publications.publication_numbers(connection) == {"code": 2}
 
 
+@pytest.mark.slow
 def test_processes_that_promote_at_once_never_both_win(database: Database) -> None:
     registered(database)
     said = run("promotes", database.url, count=4, rounds=5)

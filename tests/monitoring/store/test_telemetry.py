@@ -191,6 +191,7 @@ def test_rejects_raise_their_counters_alone(database: Database) -> None:
         database.run(lambda connection: telemetry.count_rejects(connection, "none", 1, 1))
 
 
+@pytest.mark.slow
 def test_same_key_from_several_processes_is_stored_once(database: Database) -> None:
     registered(database)
     said = run("repeats", database.url, count=4, keys=10)
@@ -213,6 +214,7 @@ def write_many(database: Database, count: int, **options: Any) -> list[dict[str,
     return said
 
 
+@pytest.mark.slow
 def test_r74_8_writers_of_500_rows(sqlite_url: str) -> None:
     """4,000 rows, and no lock error in any process: ``run`` fails when a process does."""
     write_many(Database.open(sqlite_url), 5, each=5, rows=100)

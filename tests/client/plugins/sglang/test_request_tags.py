@@ -60,6 +60,7 @@ def test_stop_tokens_come_from_everywhere_but_ignore_eos() -> None:
     assert tags(ignore_eos=True).stops == frozenset()
 
 
+@pytest.mark.slow
 def test_a_table_knows_a_request_once_and_forgets_the_gone() -> None:
     table = TagTable("domain", "tenant")
     stays = Request("stays")
