@@ -166,4 +166,7 @@ def check_books(url: str, engines: Sequence[Engine]) -> int:
 
 @cache
 def _pool() -> dict[str, Any]:
-    return synthetic_columns(_POOL, gamma=GAMMA, prompts=150)
+    columns = synthetic_columns(_POOL, gamma=GAMMA, prompts=150)
+    # So far off that every fit is better: the engines send the same rows, so a window has few.
+    columns["confidence_logits"] *= np.float32(0.4)
+    return columns
