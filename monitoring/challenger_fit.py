@@ -17,7 +17,6 @@ Models (conditional and survival, by segment) come back as plain JSON in ``model
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,7 +24,6 @@ from typing import Any
 
 from calib.calibration import Calibration
 from calib.calibration_key import CalibrationKey
-from calib.canonical_json import round_significant
 from calib.errors import FitRefusedError
 from calib.fit_status import MINIMUM_ROWS
 from calib.held_out_guard import improves_held_out
@@ -34,7 +32,7 @@ from calib.reliability import DEFAULT_BINS
 from calib.statuses import Refusal, ServingStatus
 from monitoring.held_out_rows import HeldOutRows, held_out_rows
 from monitoring.promotion_gate_guards import FORMS
-from monitoring.recalibration_choice import choose_method, loss_difference, row_losses
+from monitoring.recalibration_choice import choose_method, loss_difference, rounded, row_losses
 from monitoring.recalibration_evidence import HeldOutComparison
 from monitoring.recalibration_methods import (
     MethodFit,
@@ -189,7 +187,7 @@ def _confirmed(fitted: MethodFit, rows: HeldOutRows) -> tuple[MethodFit, dict[st
             if not losses[name] <= losses[form]:
                 kept = without_segments(kept)
     forms: dict[str, Any] = {
-        "survival_log_loss": {name: _rounded(loss) for name, loss in losses.items()},
+        "survival_log_loss": {name: rounded(loss) for name, loss in losses.items()},
         "affine": kept.calibration.slopes is not None,
         "segments": None if kept.table is None else len(kept.table.segments) - 1,
         **fitted.segments,
@@ -309,7 +307,3 @@ def is_identity(calibration: Calibration) -> bool:
     """Whether raw confidence is served."""
     identity = Calibration.identity(calibration.gamma)
     return calibration.temperatures == identity.temperatures and calibration.slopes is None
-
-
-def _rounded(value: float) -> float | None:
-    return round_significant(value) if math.isfinite(value) else None

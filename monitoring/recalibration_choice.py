@@ -60,6 +60,7 @@ __all__ = [
     "RowLosses",
     "choose_method",
     "loss_difference",
+    "rounded",
     "row_losses",
 ]
 
@@ -158,9 +159,9 @@ def choose_method(records: AcceptanceRecords, tenant_share: float, rules: Method
         "candidates": [
             {
                 "method": name,
-                "log_loss": _rounded(found.mean),
-                "above_best": _rounded(gaps[name][0]),
-                "standard_error": _rounded(gaps[name][1]),
+                "log_loss": rounded(found.mean),
+                "above_best": rounded(gaps[name][0]),
+                "standard_error": rounded(gaps[name][1]),
             }
             for name, found in losses.items()
         ],
@@ -213,10 +214,10 @@ def _segment_evidence(
     return {
         "tried": True,
         "kept": gain > spread and min(gains.values()) >= 0.0,
-        "log_loss": _rounded(average.mean),
-        "gain": _rounded(gain),
-        "standard_error": _rounded(spread),
-        "gain_by_form": {form: _rounded(each) for form, each in gains.items()},
+        "log_loss": rounded(average.mean),
+        "gain": rounded(gain),
+        "standard_error": rounded(spread),
+        "gain_by_form": {form: rounded(each) for form, each in gains.items()},
     }
 
 
@@ -275,5 +276,6 @@ def _clusters(records: AcceptanceRecords) -> NDArray[np.intp]:
     return np.arange(len(records)) if column is None else cluster_codes(column)
 
 
-def _rounded(value: float) -> float | None:
+def rounded(value: float) -> float | None:
+    """The value to six significant digits, as evidence is stored; None where it is not finite."""
     return round_significant(value) if math.isfinite(value) else None
