@@ -105,7 +105,8 @@ def _count_hard_labels(logits: Any, accepted: Any, limit: Any, table: Any) -> No
         for position in range(end):
             logit = logits[row, position]
             squashed = logit / (abs(logit) * _PER_HALF + _ONE)
-            cell = min(np.int32((squashed + _HALF) * per_unit), last)
+            # NaN becomes a number below 0: it has no cell, and must not be counted elsewhere.
+            cell = max(min(np.int32((squashed + _HALF) * per_unit), last), np.int32(0))
             place = start + np.uint64(cell) * columns
             start += stride
             sums[place] += 1

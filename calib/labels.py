@@ -176,7 +176,8 @@ def checked_lengths(
         RecordError: no whole numbers, unequal lengths, or not 0 ≤ n ≤ ℓ ≤ γ.
     """
     reached = np.asarray(accepted)
-    full = np.broadcast_to(np.int16(gamma), reached.shape)
+    # Written out: minimum and comparison run in vector registers only on arrays of one layout.
+    full = np.full(reached.shape, gamma, dtype=np.int16)
     longest = full if verified is None else np.asarray(verified)
     given = (
         {"accepted": reached} if verified is None else {"verified": longest, "accepted": reached}

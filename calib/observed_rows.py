@@ -72,9 +72,10 @@ class ObservedRows:
         longest, reached = checked_lengths(verified, accepted, shape[1])
         if len(reached) != shape[0]:
             raise RecordError("accepted", len(reached), f"give {shape[0]} rows, as in logits")
-        # n + 1 as int16: accepted lengths are uint8 in telemetry.
-        limit = np.minimum(reached.astype(np.int16) + 1, longest)
-        return cls(limit, reached, None)
+        # Once, for all that read it: callers give int64. n + 1 does not fit telemetry's uint8.
+        short = reached.astype(np.int16)
+        limit = short + np.int16(1)
+        return cls(np.minimum(limit, longest, out=limit, casting="unsafe"), short, None)
 
     @classmethod
     def of_matrix(

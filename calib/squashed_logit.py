@@ -24,11 +24,13 @@ __all__ = [
     "LABEL_UNIT",
     "LOGIT_UNIT",
     "check_scale_exponent",
+    "in_range",
     "label_units",
     "logit_units",
     "scale_exponent",
     "scaled_logits",
     "squash_cells",
+    "unchecked_logits",
 ]
 
 LOGIT_UNIT = float(1 << 16)
@@ -68,17 +70,29 @@ def scaled_logits(logits: NDArray[np.floating], exponent: int) -> NDArray[np.flo
     Raises:
         RecordError: logits that are not finite in fp32.
     """
-    with np.errstate(over="ignore", under="ignore"):
-        value = np.asarray(logits, dtype=np.float32)
-        if exponent:
-            value = value * np.float32(2.0**-exponent)
-    # Two reductions and no copy; NaN fails both comparisons.
-    if value.size == 0 or (value.max() <= _LARGEST and value.min() >= -_LARGEST):
+    value = unchecked_logits(logits, exponent)
+    if in_range(value):
         return value
     finite = np.isfinite(np.asarray(logits, dtype=np.float64))
     if not finite.all():
         raise RecordError("confidence_logits", float(logits[~finite][0]), "give finite fp32 logits")
     return np.clip(value, -_LARGEST, _LARGEST)
+
+
+def unchecked_logits(logits: NDArray[np.floating], exponent: int) -> NDArray[np.float32]:
+    """z / 2^exponent in fp32, whatever its size."""
+    with np.errstate(over="ignore", under="ignore"):
+        value = np.asarray(logits, dtype=np.float32)
+        return value * np.float32(2.0**-exponent) if exponent else value
+
+
+def in_range(scaled: NDArray[np.float32]) -> bool:
+    """Whether all scaled logits are finite and within ±65,536; no copy, NaN fails."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        # One reduction says yes to ordinary logits; a large sum of squares says nothing.
+        if np.vdot(scaled, scaled) <= 0.25 * _LARGEST**2:
+            return True
+        return bool(scaled.max() <= _LARGEST and scaled.min() >= -_LARGEST)
 
 
 def squash_cells(scaled: NDArray[np.float32], cells: int) -> NDArray[np.intp]:

@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from calib import compiled_counting
 from calib.compiled_counting import WORTH_LOADING, hard_label_counter
 from calib.errors import RecordError
 from calib.logit_sketch import LogitSketch
+from calib.mergeable_sketch import MergeableSketch
 from calib.records import AcceptanceRecords
 from calib.squashed_logit import CHUNK_ROWS
 
@@ -40,10 +42,10 @@ def lengths(rows: int, seed: int, gamma: int = 7) -> tuple[np.ndarray, np.ndarra
 
 
 def extremes(rows: int, gamma: int = 7) -> np.ndarray:
-    """Ordinary logits, edges of cells, both zeros, tiny, huge and clipped ones."""
+    """Ordinary logits, edges of cells, both zeros, tiny ones and the largest that are not cut."""
     generator = np.random.default_rng(3)
     logits = generator.normal(0.0, 6.0, (rows, gamma)).astype(np.float32)
-    special = [0.0, -0.0, 4.0, -4.0, 12.0, 1e-42, -1e-42, 6e4, -6e4, 1e30, -1e30, 65536.0, 0.5]
+    special = [0.0, -0.0, 4.0, -4.0, 12.0, 1e-42, -1e-42, 6e4, -6e4, 65536.0, -65536.0, 0.5]
     logits.flat[: len(special) * 5] = np.repeat(special, 5)
     return logits
 
@@ -54,7 +56,8 @@ def extremes(rows: int, gamma: int = 7) -> np.ndarray:
 def test_the_sums_are_those_of_numpy(rows: int, exponent: int) -> None:
     logits = extremes(max(rows, 100))[:rows]
     verified, accepted = lengths(rows, seed=rows)
-    found = LogitSketch.from_lengths(logits, accepted, verified, scale_exponent=exponent)
+    with patch.object(MergeableSketch, "_filled", side_effect=AssertionError("not by the loop")):
+        found = LogitSketch.from_lengths(logits, accepted, verified, scale_exponent=exponent)
 
     # The same labels as a matrix go the other way.
     position = np.arange(7)
@@ -91,9 +94,24 @@ def test_columns_of_records_are_read_only_and_counted_alike(kind: type) -> None:
 
 
 @pytest.mark.usefixtures("compiled")
-def test_a_logit_that_is_not_finite_is_refused_where_nobody_observed_it_too() -> None:
+@pytest.mark.parametrize("large", [1e30, -1e30, 65_600.0])
+def test_a_logit_that_is_cut_counts_as_the_largest(large: float) -> None:
+    logits = extremes(CHUNK_ROWS + 100)
+    _, accepted = lengths(len(logits), seed=8)
+    logits[-1, 0] = large
+    found = LogitSketch.from_lengths(logits, accepted)
+    logits[-1, 0] = np.copysign(65536.0, large)
+    assert found == LogitSketch.from_lengths(logits, accepted)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("position", [0, 2])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_logit_that_is_not_finite_is_refused_where_nobody_observed_it_too(
+    value: float, position: int
+) -> None:
     logits = np.zeros((4, 3), dtype=np.float32)
-    logits[2, 2] = np.nan
+    logits[2, position] = value
     with pytest.raises(RecordError, match="finite fp32 logits"):
         LogitSketch.from_lengths(logits, np.zeros(4, dtype=np.int64))
 

@@ -6,6 +6,7 @@ import pytest
 from calib.errors import InvalidInputError, RecordError
 from calib.squashed_logit import (
     check_scale_exponent,
+    in_range,
     label_units,
     logit_units,
     scale_exponent,
@@ -50,6 +51,23 @@ def test_scale_follows_the_size_of_logits(logits: list[float], exponent: int) ->
 def test_scaling_is_exact_and_bounded() -> None:
     assert scaled_logits(np.array([3e5]), 16).tolist() == [np.float32(3e5) / 65536]
     assert scaled_logits(np.array([1e30, -1e30]), 0).tolist() == [65536.0, -65536.0]
+
+
+@pytest.mark.parametrize(
+    ("logits", "inside"),
+    [
+        ([], True),
+        ([0.0, -3.0], True),
+        ([65536.0, -65536.0], True),  # too large for the sum of squares, and yet inside
+        ([65_600.0, 0.0], False),
+        ([0.0, -65_600.0], False),
+        ([np.nan, 0.0], False),
+        ([np.inf, 0.0], False),
+        ([3e38, 3e38], False),
+    ],
+)
+def test_range_by_hand(logits: list[float], inside: bool) -> None:
+    assert in_range(np.array(logits, dtype=np.float32)) is inside
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
