@@ -176,8 +176,7 @@ def checked_lengths(
         RecordError: no whole numbers, unequal lengths, or not 0 ≤ n ≤ ℓ ≤ γ.
     """
     reached = np.asarray(accepted)
-    # Written out: minimum and comparison run in vector registers only on arrays of one layout.
-    full = np.full(reached.shape, gamma, dtype=np.int16)
+    full = np.broadcast_to(np.int16(gamma), reached.shape)
     longest = full if verified is None else np.asarray(verified)
     given = (
         {"accepted": reached} if verified is None else {"verified": longest, "accepted": reached}
@@ -197,9 +196,10 @@ def checked_lengths(
 def _check_range(name: str, lengths: NDArray[Any], limits: NDArray[Any]) -> None:
     if not lengths.size:
         return
-    # The largest against the smallest limit first: for fully verified rows that is enough.
     low, high = int(lengths.min()), int(lengths.max())
-    if low >= 0 and (high <= int(limits.min()) or bool((lengths <= limits).all())):
+    # One limit for all, written once: nothing to compare row by row.
+    single = limits.strides == (0,)
+    if low >= 0 and (high <= int(limits[0]) if single else bool((lengths <= limits).all())):
         return
     wrong = (lengths < 0) | (lengths > limits)
     row = int(np.argmax(wrong))

@@ -89,33 +89,25 @@ class LogitSketch(MergeableSketch):
         return bool((self.sum_y & (int(LABEL_UNIT) - 1)).any())
 
     def _filled(self, logits: NDArray[np.floating], rows: ObservedRows) -> Self:
-        lengths = rows.hard_lengths
-        counter = None if lengths is None else hard_label_counter(len(logits))
-        if lengths is not None and counter is not None:
-            table = self._counted(counter, logits, *lengths)
-            if table is not None:
-                accepts = table[..., 0] - table[..., 2]
-                sums = (table[..., 0], table[..., 1], int(LABEL_UNIT) * accepts)
-                for mine, counted in zip(self._arrays, sums, strict=True):
-                    np.add(mine, counted, out=mine)
-                return self
-        return MergeableSketch._filled(self, logits, rows)
+        counter = hard_label_counter(len(logits)) if rows.hard else None
+        table = None if counter is None else self._counted(counter, logits, rows)
+        if table is None:
+            return MergeableSketch._filled(self, logits, rows)
+        accepts = table[..., 0] - table[..., 2]
+        sums = (table[..., 0], table[..., 1], int(LABEL_UNIT) * accepts)
+        for mine, counted in zip(self._arrays, sums, strict=True):
+            np.add(mine, counted, out=mine)
+        return self
 
     def _counted(
-        self,
-        counter: HardLabelCounter,
-        logits: NDArray[np.floating],
-        accepted: NDArray[np.integer],
-        limit: NDArray[np.integer],
+        self, counter: HardLabelCounter, logits: NDArray[np.floating], rows: ObservedRows
     ) -> Integers | None:
         """The counter's table in one pass; None where a logit has to be cut or refused."""
         table = np.zeros((self.gamma, CELLS, COLUMNS), dtype=np.int64)
         for start in range(0, len(logits), _COUNTED_ROWS):
             part = slice(start, start + _COUNTED_ROWS)
-            reached = np.ascontiguousarray(accepted[part], np.int16)
-            last = np.ascontiguousarray(limit[part], np.int16)
             block = np.ascontiguousarray(unchecked_logits(logits[part], self.scale_exponent))
-            counter(block, reached, last, table)
+            counter(block, *rows.lengths(part), table)
             # Looked at while the loop has them in cache: read twice from memory, rows cost a tenth
             # more. Whatever the loop made of a wrong one is dropped with the table.
             if not in_range(block):

@@ -30,11 +30,11 @@ class ObservedRows:
 
     def __init__(
         self,
-        limit: NDArray[np.integer] | None,  # [N] last observed position, 0 for none
-        accepted: NDArray[np.integer] | None,  # [N]
+        longest: NDArray[np.integer] | None,  # [N] l, 0 for rows without a label; None: no lengths
+        accepted: NDArray[np.integer] | None,  # [N] n, likewise
         matrix: NDArray[Any] | None,  # [N, g] labels, NaN where unknown
     ) -> None:
-        self._limit = limit
+        self._longest = longest
         self._accepted = accepted
         self._matrix = matrix
 
@@ -72,10 +72,7 @@ class ObservedRows:
         longest, reached = checked_lengths(verified, accepted, shape[1])
         if len(reached) != shape[0]:
             raise RecordError("accepted", len(reached), f"give {shape[0]} rows, as in logits")
-        # Once, for all that read it: callers give int64. n + 1 does not fit telemetry's uint8.
-        short = reached.astype(np.int16)
-        limit = short + np.int16(1)
-        return cls(np.minimum(limit, longest, out=limit, casting="unsafe"), short, None)
+        return cls(longest, reached, None)
 
     @classmethod
     def of_matrix(
@@ -104,15 +101,14 @@ class ObservedRows:
         """
         if labels not in ("hard", "soft"):
             raise ConfigurationError("labels", labels, "give 'hard' or 'soft'")
-        limit = np.minimum(records.accepted.astype(np.int16) + 1, records.verified)
         # No label at all in the rows that must stay out: cheaper than selecting the others.
-        limit[~records.usable()] = 0
+        longest = np.where(records.usable(), records.verified, records.verified.dtype.type(0))
         if labels == "hard":
-            return cls(limit, records.accepted, None)
+            return cls(longest, records.accepted, None)
         if records.soft_labels is None:
             raise RecordError("soft_labels", None, "record soft labels, or use labels='hard'")
         # c* teaches about a position only in blocks that reached it, as acceptance does.
-        return cls(limit, None, records.soft_labels)
+        return cls(longest, records.accepted, records.soft_labels)
 
     @property
     def soft(self) -> bool:
@@ -120,26 +116,34 @@ class ObservedRows:
         if self._matrix is None:
             return False
         between = (self._matrix > 0.0) & (self._matrix < 1.0)
-        if self._limit is not None:
-            between &= np.arange(between.shape[1]) < self._limit[:, None]
+        if self._accepted is not None:
+            between &= np.arange(between.shape[1]) < self.lengths(slice(None))[1][:, None]
         return bool(between.any())
 
     @property
-    def hard_lengths(self) -> tuple[NDArray[np.integer], NDArray[np.integer]] | None:
-        """Accepted length and last observed position of all rows; None for other labels."""
-        if self._accepted is None or self._limit is None:
-            return None
-        return self._accepted, self._limit
+    def hard(self) -> bool:
+        """Whether accepted lengths are all that is known, and so all labels 0 or 1."""
+        return self._matrix is None
+
+    def lengths(self, part: slice) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+        """n and min(n + 1, l), the last observed position, of a chunk of rows with hard labels."""
+        if self._accepted is None or self._longest is None:
+            raise RecordError("accepted", None, "these labels were given without lengths")
+        # int16: n + 1 does not fit the uint8 of telemetry.
+        accepted = np.ascontiguousarray(self._accepted[part], np.int16)
+        longest = np.ascontiguousarray(self._longest[part], np.int16)
+        return accepted, np.minimum(accepted + np.int16(1), longest)
 
     def positions(self, part: slice, count: int) -> Iterator[tuple[NDArray[np.intp], NDArray[Any]]]:
         """Per position: rows of the chunk with a label, and the labels (bool when hard)."""
+        lengths = None if self._accepted is None else self.lengths(part)
         for position in range(count):
-            known = None if self._limit is None else self._limit[part] > position
+            known = None if lengths is None else lengths[1] > position
             if self._matrix is not None:
                 labels = self._matrix[part, position].astype(np.float64)
                 given = ~np.isnan(labels)
                 index = np.flatnonzero(given if known is None else known & given)
                 yield index, labels.take(index)
-            elif self._accepted is not None and known is not None:
+            elif lengths is not None and known is not None:
                 index = np.flatnonzero(known)
-                yield index, self._accepted[part].take(index) > position
+                yield index, lengths[0].take(index) > position

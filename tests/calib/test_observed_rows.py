@@ -59,11 +59,17 @@ def test_wrong_sources_are_named() -> None:
         ObservedRows.of_records(records, "half")  # type: ignore[arg-type]
 
 
-def test_lengths_of_hard_labels_and_nothing_of_others() -> None:
-    hard = ObservedRows.of_lengths([2, 1, 0], [2, 3, 0], (3, 3)).hard_lengths
-    assert hard is not None
-    assert [list(each) for each in hard] == [[2, 1, 0], [2, 2, 0]]
-    assert ObservedRows.of_matrix([[0.25]], (1, 1)).hard_lengths is None
+def test_lengths_of_hard_labels_chunk_by_chunk_and_none_of_others() -> None:
+    hard = ObservedRows.of_lengths([2, 1, 0], [2, 3, 0], (3, 3))
+    assert hard.hard
+    assert [list(each) for each in hard.lengths(EVERYTHING)] == [[2, 1, 0], [2, 2, 0]]
+    assert [list(each) for each in hard.lengths(slice(1, 3))] == [[1, 0], [2, 0]]
+    full = ObservedRows.of_lengths([2, 3], None, (2, 3))
+    assert [list(each) for each in full.lengths(slice(0, 2))] == [[2, 3], [3, 3]]
+    labels = ObservedRows.of_matrix([[0.25]], (1, 1))
+    assert not labels.hard
+    with pytest.raises(RecordError, match="without lengths"):
+        labels.lengths(EVERYTHING)
 
 
 def test_targets_are_lengths_or_labels() -> None:
