@@ -76,7 +76,7 @@ def peers_part(
 # By name: in full, and quick. Cheap and telling parts first.
 PARTS: Parts = {
     "accuracy_1k": accuracy_part(1000, 8),
-    "real": (real, lambda: real(peers=False, limit=400)),
+    "real": (real, lambda: real(peers=False, limit=1500)),
     "gate": (lambda: study_gate.gate(200, 100), lambda: study_gate.gate(1, 1)),
     "gate_better": (lambda: study_gate.better(60), lambda: study_gate.better(1)),
     "drift_delay": (lambda: bench_drift.delay(8), lambda: bench_drift.delay(1, after=500)),
@@ -97,7 +97,7 @@ PARTS: Parts = {
         lambda: study_accuracy.scores(300, 1280),
     ),
     "cost_1m": (
-        lambda: cost(1_000_000, 2, peers=False),
+        lambda: cost(1_000_000, 4, peers=False),
         lambda: cost(500, 1, memory=False, peers=False),
     ),
     "peers_1k": peers_part(1000, 4),

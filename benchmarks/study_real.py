@@ -1,4 +1,8 @@
-"""The shipped telemetry: a real drafter and target, split by prompt, every estimator.
+"""The shipped telemetry: a real drafter and target, every estimator judged on other prompts.
+
+Prompts are dealt into five folds; each fold is predicted by fits on the other four, and all rows
+are judged together: a half kept apart would leave a fit 110 prompts, whose luck is larger than what
+tells calibrators apart.
 
 Everything was verified when it was recorded. ``trimmed`` fits on the same rows cut as a scheduler
 at 128 requests that trusts the raw confidences would have cut them; the judged rows stay whole.
@@ -15,11 +19,11 @@ from numpy.typing import NDArray
 
 from benchmarks.study_accuracy import BASELINES, OURS, REQUESTS
 from benchmarks.study_peers import peer_arms
+from calib.clusters import cluster_codes
 from calib.conditional_likelihood import ConditionalLikelihood
 from calib.cost_table_shapes import analytic_cost_table
 from calib.evaluation import evaluate
 from calib.formats.arrow import read_parquet
-from calib.prompt_split import split_by_prompt
 from calib.records import AcceptanceRecords
 from calib.regret import ThroughputReplay
 from calib.segment_fitting import fit_segments
@@ -29,8 +33,8 @@ from calib.shipped import shipped_telemetry
 from tests.support.leaky_generator import trimmed_lengths
 
 GAMMA = 7
-EVALUATION_SHARE = 0.68  # leaves more than 20,000 rows to judge on
-SHOWN = ("debiased_ece", "ece", "auc", "log_loss", "null_level")
+FOLDS = 5
+SHOWN = ("debiased_ece", "debiased_ece_equal_mass", "ece", "auc", "log_loss", "null_level")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +86,22 @@ def survivals(fit: AcceptanceRecords, judged: AcceptanceRecords, peers: bool) ->
     )
 
 
+def crossed(
+    records: AcceptanceRecords, fitted: AcceptanceRecords, fold: NDArray[np.intp], peers: bool
+) -> dict[str, Any]:
+    """Survivals of all rows, each by fits on the folds that its prompt is not in.
+
+    ``fitted`` holds the rows as the fits see them.
+    """
+    found: dict[str, Any] = {}
+    for number in range(FOLDS):
+        held = fold == number
+        predicted = survivals(fitted.select(~held), records.select(held), peers)
+        for name, values in predicted.items():
+            found.setdefault(name, np.empty((len(records), GAMMA)))[held] = values
+    return found
+
+
 def judged_arms(judged: AcceptanceRecords, predicted: dict[str, Any]) -> dict[str, Any]:
     replay = ThroughputReplay.of(
         judged,
@@ -113,16 +133,15 @@ def _ranked(survival: Any) -> Any:
 
 def real(peers: bool = True, limit: int | None = None) -> dict[str, Any]:
     records = read_parquet(shipped_telemetry(), GAMMA).fitting_rows()
-    split = split_by_prompt(records, evaluation_share=EVALUATION_SHARE)
-    fit, judged = split.fit, split.evaluation
     if limit is not None:
-        fit, judged = fit.select(slice(0, limit)), judged.select(slice(0, limit))
+        records = records.select(slice(0, limit))
+    prompts = cluster_codes(np.asarray(records.prompt))
     result: dict[str, Any] = {
-        "fit_rows": len(fit),
-        "judged_rows": len(judged),
-        "judged_prompts": split.evaluation_keys,
+        "rows": len(records),
+        "prompts": int(prompts.max()) + 1,
+        "folds": FOLDS,
     }
-    for name, rows in (("full", fit), ("trimmed", trimmed(fit))):
+    for name, rows in (("full", records), ("trimmed", trimmed(records))):
         beside = peers and name == "full"
-        result[name] = judged_arms(judged, survivals(rows, judged, beside))
+        result[name] = judged_arms(records, crossed(records, rows, prompts % FOLDS, beside))
     return result

@@ -267,13 +267,14 @@ def gate_better(parts: Sequence[Document]) -> str:
 def real(parts: Sequence[Document]) -> str:
     found = parts[0]["result"]
     shown = [
-        f"Fitted on {found['fit_rows']:,} rows, judged on {found['judged_rows']:,} rows of "
-        f"{found['judged_prompts']} other prompts."
+        f"{found['rows']:,} rows of {found['prompts']} prompts, each judged by fits on the other "
+        f"{found['folds'] - 1} of {found['folds']} folds of prompts."
     ]
     for log in ("full", "trimmed"):
         head = [
             f"fitted on rows {'as recorded' if log == 'full' else 'trimmed at R = 128'}",
             "debiased ECE [95 %]",
+            "equal mass",
             "plug-in ECE",
             "AUC",
             "log loss",
@@ -284,6 +285,7 @@ def real(parts: Sequence[Document]) -> str:
             [
                 name,
                 f"{percent(arm['debiased_ece'])} [{percent(arm['low'])}, {percent(arm['high'])}]",
+                percent(arm["debiased_ece_equal_mass"]),
                 percent(arm["ece"]),
                 number(arm["auc"]),
                 number(arm["log_loss"]),

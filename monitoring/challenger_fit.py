@@ -50,6 +50,7 @@ from monitoring.served_numbers import ServedNumbers
 __all__ = [
     "ChallengerFit",
     "Champion",
+    "confirmed",
     "fit_challenger",
     "is_identity",
     "no_numbers",
@@ -132,7 +133,7 @@ def fit_challenger(
         method, fitted, evidence = _fitted(rows, asked, rules)
     except FitRefusedError as error:
         return ChallengerFit(str(error.status), error.reason)
-    kept, forms = _confirmed(fitted, rows)
+    kept, forms = confirmed(fitted, rows.judged)
     evidence |= {"forms": forms, "fit": kept.calibration.evidence}
     return _judged(method, kept, rows, current, evidence)
 
@@ -169,13 +170,18 @@ def _fitted(
     return asked.method, fit_pool(asked.method, weighted, rules), evidence
 
 
-def _confirmed(fitted: MethodFit, rows: HeldOutRows) -> tuple[MethodFit, dict[str, Any]]:
-    """The fit without the parts that raise the log loss of the judged rows, and their losses."""
+def confirmed(fitted: MethodFit, judged: AcceptanceRecords) -> tuple[MethodFit, dict[str, Any]]:
+    """The fit without the parts that raise the log loss of the judged rows, and their losses.
+
+    Args:
+        fitted: on other rows.
+        judged: usable rows.
+    """
     served = ServedNumbers(fitted.calibration)
-    losses = {"temperatures": row_losses(rows.judged, served.survival(rows.judged)).mean}
+    losses = {"temperatures": row_losses(judged, served.survival(judged)).mean}
     kept = fitted
     if fitted.calibration.slopes is not None:
-        losses["affine"] = row_losses(rows.judged, served.survival(rows.judged, "affine")).mean
+        losses["affine"] = row_losses(judged, served.survival(judged, "affine")).mean
         if not losses["affine"] <= losses["temperatures"]:
             kept = without_affine(kept)
     if kept.table is not None:
@@ -183,7 +189,7 @@ def _confirmed(fitted: MethodFit, rows: HeldOutRows) -> tuple[MethodFit, dict[st
         # In each form that is left: an engine applies one, and has nothing of the other's gain.
         for form in FORMS if kept.calibration.slopes is not None else FORMS[:1]:
             name = f"{form} by segment"
-            losses[name] = row_losses(rows.judged, segmented.survival(rows.judged, form)).mean
+            losses[name] = row_losses(judged, segmented.survival(judged, form)).mean
             if not losses[name] <= losses[form]:
                 kept = without_segments(kept)
     forms: dict[str, Any] = {

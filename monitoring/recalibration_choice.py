@@ -38,7 +38,6 @@ from calib.clusters import cluster_codes
 from calib.errors import FitRefusedError
 from calib.labels import survival_informed_mask, survival_labels
 from calib.records import AcceptanceRecords
-from calib.statuses import Refusal
 from monitoring.held_out_rows import held_out_rows
 from monitoring.promotion_gate_guards import FORMS
 from monitoring.recalibration_methods import (
@@ -131,13 +130,14 @@ def choose_method(records: AcceptanceRecords, tenant_share: float, rules: Method
         rules: see :class:`MethodRules`; minimum rows play no part here.
 
     Raises:
-        FitRefusedError: ``no_rows``: too few to split, or no label on one side.
+        FitRefusedError: ``no_rows``: too few to split, or no label on one side; or why the first
+            candidate could not be fitted, where none could.
     """
     parts = held_out_rows(records, share=0.5, salt=_SALT)
     rows = FitRows.of(parts.fit, tenant_share)
     fits, refused = _candidates(rows, rules)
     if not fits:
-        raise FitRefusedError(Refusal.NO_ROWS, next(iter(refused.values())))
+        raise next(iter(refused.values()))
     clusters = _clusters(parts.judged)
     forms = {name: _losses_of(fit, parts.judged) for name, fit in fits.items()}
     losses = {name: _averaged(found) for name, found in forms.items()}
@@ -165,7 +165,7 @@ def choose_method(records: AcceptanceRecords, tenant_share: float, rules: Method
             }
             for name, found in losses.items()
         ],
-        "refused": refused,
+        "refused": {name: error.reason for name, error in refused.items()},
         "best": best,
         "chosen": chosen,
         "segments": segments,
@@ -176,10 +176,10 @@ def choose_method(records: AcceptanceRecords, tenant_share: float, rules: Method
 
 def _candidates(
     rows: FitRows, rules: MethodRules
-) -> tuple[dict[PooledMethod, MethodFit], dict[str, str]]:
+) -> tuple[dict[PooledMethod, MethodFit], dict[str, FitRefusedError]]:
     """Fits by method, and why the others have none."""
     fits: dict[PooledMethod, MethodFit] = {}
-    refused: dict[str, str] = {}
+    refused: dict[str, FitRefusedError] = {}
     # Held-out loss says what few rows are worth, and a minimum would hide it; but where only few
     # rows were verified fully, there is no survival to fit.
     free = replace(rules, minimum_rows=0)
@@ -187,7 +187,7 @@ def _candidates(
         try:
             fits[method] = fit_pool(method, rows, rules if method == "sts" else free)
         except FitRefusedError as error:
-            refused[method] = error.reason
+            refused[method] = error
     return fits, refused
 
 

@@ -21,10 +21,13 @@ __all__ = ["fit", "run_fit"]
 
 
 class Method(StrEnum):
-    """How temperatures are found."""
+    """How numbers are found."""
 
+    AUTO = "auto"
     STS = "sts"
     TEMPERATURE = "temperature"
+    AFFINE = "affine"
+    SURVIVAL = "survival"
 
 
 class Mode(StrEnum):
@@ -54,8 +57,11 @@ def fit(
         typer.Option(min=1, help="Block size; needed for .pt shards, checked against the others."),
     ] = None,
     method: Annotated[
-        Method, typer.Option(help="Sequential Temperature Scaling, or conditional likelihood.")
-    ] = Method.STS,
+        Method,
+        typer.Option(
+            help="auto chooses by held-out log loss and says why; sts needs everything verified."
+        ),
+    ] = Method.AUTO,
     mode: Annotated[
         Mode, typer.Option(help="Of sts: our search, or the numbers of SGLang's fitter.")
     ] = Mode.DEFAULT,

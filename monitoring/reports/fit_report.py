@@ -16,7 +16,6 @@ from calib.label_consistency import check_label_consistency
 from calib.prompt_split import DEFAULT_SALT, SplitColumn, split_by_prompt
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
-from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from calib.statuses import Refusal, ServingStatus
 from monitoring.reports.evaluation_report import (
     MINIMUM_SEGMENT_ROWS,
@@ -24,10 +23,10 @@ from monitoring.reports.evaluation_report import (
     Judgement,
     evaluation_report,
 )
+from monitoring.reports.fitted_numbers import FileMethod, choice_sentence, fitted_numbers
 
 __all__ = ["FitOptions", "FitReport", "RowSplit", "fit_report"]
 
-Method = Literal["sts", "temperature"]
 Mode = Literal["default", "parity"]
 
 
@@ -36,8 +35,9 @@ class FitOptions:
     """How to fit and how to judge.
 
     Attributes:
-        method: ``"sts"`` (Sequential Temperature Scaling) or ``"temperature"`` (conditional
-            likelihood, for trimmed telemetry).
+        method: ``"auto"`` (the recalibration job's choice by held-out log loss), ``"survival"``,
+            ``"temperature"`` or ``"affine"`` (right on trimmed telemetry too), or ``"sts"``
+            (Sequential Temperature Scaling, where everything was verified).
         mode: of STS: ``"default"``, or ``"parity"`` for the numbers of SGLang's fitter.
         evaluation_share: share of prompts kept for evaluation, in (0, 1).
         split_column: ``"prompt"`` or ``"request"``; None fits and judges on the same rows, and the
@@ -49,7 +49,7 @@ class FitOptions:
         with_references: also judge isotonic and Platt calibrators fitted on the same rows.
     """
 
-    method: Method = "sts"
+    method: FileMethod = "auto"
     mode: Mode = "default"
     evaluation_share: float = 0.5
     split_column: SplitColumn | None = "prompt"
@@ -60,11 +60,12 @@ class FitOptions:
     with_references: bool = False
 
     def __post_init__(self) -> None:
-        for name, choices in (("method", get_args(Method)), ("mode", get_args(Mode))):
+        for name, choices in (("method", get_args(FileMethod)), ("mode", get_args(Mode))):
             if getattr(self, name) not in choices:
                 raise ConfigurationError(name, getattr(self, name), f"give one of {choices}")
         if self.mode == "parity" and self.method != "sts":
-            raise ConfigurationError("mode", "parity", "is a mode of method='sts' only")
+            remedy = f"is a mode of method 'sts' only, not of {self.method!r}; ask for 'sts'"
+            raise ConfigurationError("mode", "parity", remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class FitReport:
         references: what flexible calibrators reach on the same split, by kind; empty when not
             asked for.
         source: free text on where the rows come from.
+        choice: candidates of ``"auto"`` and their losses; None where the method was named.
     """
 
     options: FitOptions
@@ -128,6 +130,12 @@ class FitReport:
     verdict: HeldOutVerdict | None
     references: Mapping[str, Judgement]
     source: str
+    choice: Mapping[str, Any] | None = None
+
+    @property
+    def method(self) -> str:
+        """The method asked for; after ``"auto"`` the one chosen."""
+        return self.options.method if self.choice is None else str(self.choice["chosen"])
 
     @property
     def refusal(self) -> str | None:
@@ -150,6 +158,7 @@ class FitReport:
             "source": self.source,
             "method": self.options.method,
             "mode": self.options.mode,
+            "choice": self._choice(),
             "calibration": self.calibration.to_dict(),
             "split": self.split.to_dict(),
             "refusal": self.refusal,
@@ -158,6 +167,11 @@ class FitReport:
         }
         plain: dict[str, Any] = plain_json(document, "report")
         return plain
+
+    def _choice(self) -> dict[str, Any] | None:
+        if self.choice is None:
+            return None
+        return {**self.choice, "sentence": f"{choice_sentence(self.choice)}."}
 
 
 def fit_report(
@@ -188,23 +202,23 @@ def fit_report(
     usable = _usable(records)
     fit_rows, judged_rows, split = _split(usable, evaluate_on, chosen)
     check_label_consistency(usable).require()
-    estimator = _estimator(chosen).fit_records(fit_rows)
-    calibration = estimator.calibration(key, fitted_at=fitted_at)
+    numbers = fitted_numbers(fit_rows, judged_rows, chosen, key=key, fitted_at=fitted_at)
     evaluation = evaluation_report(
         judged_rows,
-        calibration,
+        numbers.calibration,
         n_bins=chosen.n_bins,
         minimum_segment_rows=chosen.minimum_segment_rows,
         conditional_model=_conditional_model(fit_rows, chosen),
     )
     return FitReport(
         options=chosen,
-        calibration=calibration,
+        calibration=numbers.calibration,
         split=split,
         evaluation=evaluation,
         verdict=_verdict(evaluation),
         references=_references(fit_rows, judged_rows, chosen),
         source=source,
+        choice=numbers.choice,
     )
 
 
@@ -279,13 +293,6 @@ def _refuse_shared_prompts(fit: AcceptanceRecords, judged: AcceptanceRecords) ->
             f"{len(shared)} prompts that were fitted on",
             "give telemetry of other prompts, or split one file by prompt",
         )
-
-
-def _estimator(options: FitOptions) -> SequentialTemperatureScaling | ConditionalTemperature:
-    shared: dict[str, Any] = {"n_bins": options.n_bins, "minimum_rows": options.minimum_rows}
-    if options.method == "temperature":
-        return ConditionalTemperature(**shared)
-    return SequentialTemperatureScaling(mode=options.mode, **shared)
 
 
 def _verdict(evaluation: EvaluationReport) -> HeldOutVerdict | None:

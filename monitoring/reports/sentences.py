@@ -10,6 +10,7 @@ from calib.statuses import PositionStatus, ServingStatus
 from calib.survival_leak import SurvivalLeak
 from monitoring.reports.evaluation_report import Comparison, EvaluationReport, Segment
 from monitoring.reports.fit_report import FitReport, RowSplit
+from monitoring.reports.fitted_numbers import choice_sentence
 from monitoring.reports.throughput import Throughput
 
 __all__ = [
@@ -36,6 +37,7 @@ def fit_sentences(report: FitReport) -> list[str]:
     return [
         *_refusal(report),
         _rows(report.split),
+        *_choice(report),
         *position_sentences(report.calibration),
         *evaluation_sentences(report.evaluation),
         *_references(report),
@@ -125,6 +127,11 @@ def _rows(split: RowSplit) -> str:
     else:
         judged += " of other telemetry"
     return f"Fitted on {fitted}, judged on {judged}."
+
+
+def _choice(report: FitReport) -> Iterator[str]:
+    if report.choice is not None:
+        yield f"{choice_sentence(report.choice)}."
 
 
 def _block(overall: Comparison) -> Iterator[str]:

@@ -116,7 +116,7 @@ def reference_table(report: FitReport, view: View = "survival") -> pd.DataFrame:
         ``block_low`` and ``block_high``.
     """
     overall = report.evaluation.overall
-    models = {"raw": overall.raw, report.options.method: overall.calibrated, **report.references}
+    models = {"raw": overall.raw, report.method: overall.calibrated, **report.references}
     rows = []
     for name, judgement in models.items():
         means = getattr(judgement.report, view).mean

@@ -1,0 +1,122 @@
+"""The numbers of a fit on files: by the method asked for, or by the one that held-out rows choose.
+
+``"auto"`` is the recalibration job's: :func:`monitoring.recalibration_choice.choose_method` splits
+the rows to fit on once more and judges nothing on the rows of the report. Numbers are for all
+traffic; a file of temperatures has no room for segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from calib.calibration import Calibration
+from calib.calibration_key import CalibrationKey
+from calib.conditional_temperature import ConditionalTemperature
+from calib.records import AcceptanceRecords
+from calib.sequential_temperature_scaling import SequentialTemperatureScaling
+from monitoring.challenger_fit import confirmed
+from monitoring.recalibration_choice import FEW_ROWS, RULE_ON_FEW_ROWS, choose_method
+from monitoring.recalibration_methods import MethodRules, PooledMethod, fit_pool
+from monitoring.recalibration_rows import FitRows
+
+if TYPE_CHECKING:
+    from monitoring.reports.fit_report import FitOptions
+
+__all__ = ["METHOD_WORDS", "FileMethod", "FittedNumbers", "choice_sentence", "fitted_numbers"]
+
+FileMethod = Literal["auto", "sts", "temperature", "affine", "survival"]
+
+METHOD_WORDS: Final[Mapping[PooledMethod, str]] = MappingProxyType(
+    {
+        "sts": "Sequential Temperature Scaling",
+        "temperature": "temperatures by conditional likelihood",
+        "affine": "slopes and intercepts by conditional likelihood",
+        "survival": "temperatures fitted to imputed survival",
+    }
+)
+
+# Whoever gives a file has chosen its rows; the report says where one tenant sent most of them.
+_TENANT_SHARE: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FittedNumbers:
+    """Numbers, and how their method came about.
+
+    Attributes:
+        calibration: for all traffic, with statuses by position.
+        choice: evidence of :class:`monitoring.recalibration_choice.Choice`; None where the method
+            was asked for by name.
+    """
+
+    calibration: Calibration
+    choice: Mapping[str, Any] | None = None
+
+
+def fitted_numbers(
+    fit: AcceptanceRecords,
+    judged: AcceptanceRecords,
+    options: FitOptions,
+    *,
+    key: CalibrationKey | None = None,
+    fitted_at: str | None = None,
+) -> FittedNumbers:
+    """Numbers fitted on rows, without an affine form where the judged rows speak against it.
+
+    Args:
+        fit: usable rows to fit on.
+        judged: usable rows that may only take something away.
+        options: method, mode, bins and minimum rows.
+        key: what the numbers are for.
+        fitted_at: ISO 8601 time to store.
+
+    Raises:
+        FitRefusedError: ``no_rows`` or ``looks_like_probabilities``.
+    """
+    if options.method in ("sts", "temperature"):
+        found = _estimator(options).fit_records(fit)
+        return FittedNumbers(found.calibration(key, fitted_at=fitted_at))
+    rules = MethodRules(options.minimum_rows, key=key, fitted_at=fitted_at)
+    choice = choose_method(fit, _TENANT_SHARE, rules) if options.method == "auto" else None
+    method = options.method if choice is None else choice.method
+    fitted = fit_pool(method, FitRows.of(fit, _TENANT_SHARE), rules)
+    kept, _ = confirmed(fitted, judged)
+    return FittedNumbers(kept.calibration, None if choice is None else choice.evidence)
+
+
+def choice_sentence(choice: Mapping[str, Any]) -> str:
+    """Which method was chosen and why, without the full stop.
+
+    Args:
+        choice: evidence of a :class:`monitoring.recalibration_choice.Choice`.
+    """
+    chosen, best = choice["chosen"], choice["best"]
+    losses = {entry["method"]: _nats(entry["log_loss"]) for entry in choice["candidates"]}
+    where = f"nats a label on {choice['scored_rows']:,} blocks held out from the choice"
+    if chosen == "survival" and choice["rule"] == RULE_ON_FEW_ROWS:
+        others = ", ".join(f"{name} {loss}" for name, loss in losses.items() if name != chosen)
+        why = f"below {FEW_ROWS:,} blocks it is taken unless held-out log loss is clearly against "
+        why += f"it ({losses[chosen]}{f'; {others}' if others else ''} {where})"
+    elif chosen == best:
+        why = f"its log loss is the smallest ({losses[chosen]} {where})"
+    else:
+        why = f"the simplest whose log loss ({losses[chosen]} {where}) lies within one standard "
+        why += f"error of the smallest ({best}, {losses[best]})"
+    refused = f"; not possible here: {', '.join(choice['refused'])}" if choice["refused"] else ""
+    more = "; numbers by slice, which the service serves, would lower it further"
+    kept = more if choice["segments"]["kept"] else ""
+    return f"Method {chosen} ({METHOD_WORDS[chosen]}) was chosen: {why}{refused}{kept}"
+
+
+def _nats(loss: float | None) -> str:
+    return "unknown" if loss is None else f"{loss:.4f}"
+
+
+def _estimator(options: FitOptions) -> SequentialTemperatureScaling | ConditionalTemperature:
+    shared: dict[str, Any] = {"n_bins": options.n_bins, "minimum_rows": options.minimum_rows}
+    if options.method == "temperature":
+        return ConditionalTemperature(**shared)
+    return SequentialTemperatureScaling(mode=options.mode, **shared)
