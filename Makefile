@@ -16,8 +16,9 @@ STUDY_ARGS ?=
 
 export VENV PYTHON VENV_ARGS PIP_ARGS TORCH_SPEC TORCH_PIP_ARGS
 
-# One thread a test worker: the workers are the parallelism.
-pytest = OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(TEST_WORKERS)
+# One thread a test worker: the workers are the parallelism. Bytecode is kept, whatever the shell
+# says: tests start hundreds of servers and commands, and pytest rewrites 800 files for its asserts.
+pytest = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n $(TEST_WORKERS)
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo test test-slow test-parity coverage lint format bench study clean distclean \
