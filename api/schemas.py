@@ -21,6 +21,7 @@ from pydantic import (
 
 from calib.record_schema import MAX_GAMMA
 from calib.statuses import PositionStatus, ServingStatus
+from monitoring.store.events import EVENT_KINDS
 
 __all__ = [
     "Affine",
@@ -422,7 +423,12 @@ class SilenceRequest(_Request):
     drafter: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,127}$")] | None = (
         Field(default=None, description="whose events; null: of all drafters")
     )
-    kind: Text | None = Field(default=None, description="kind of event; null: every kind")
+    # Another word is refused where silences are stored, by an error that repeats it.
+    kind: Text | None = Field(
+        default=None,
+        description="kind of event; null: every kind",
+        json_schema_extra={"enum": [*EVENT_KINDS, None]},
+    )
     duration_seconds: float = Field(
         gt=0, le=90 * 86400, allow_inf_nan=False, description="length, at most 90 days"
     )

@@ -23,6 +23,7 @@ from pydantic_settings import (
 
 from api.alert_settings import MOST_RECEIVERS, AlertReceiverSettings
 from calib.errors import ConfigurationError
+from monitoring.asked_exploration import asked_exploration
 from monitoring.mlflow_mirror.names import DEFAULT_ALIASES, AliasNames
 from monitoring.mlflow_mirror.tracking_place import URI_VARIABLE, TrackingPlace, checked_uri
 
@@ -289,9 +290,9 @@ class Settings(BaseSettings):
             raised: whether the closed loop asks for more; one that is not ``on`` cannot take that
                 back, and is not heard.
         """
-        if raised and self.closed_loop == "on":
-            return max(self.exploration_share, self.exploration_share_on_warning)
-        return self.exploration_share
+        heard = raised and self.closed_loop == "on"
+        usual, on_warning = self.exploration_share, self.exploration_share_on_warning
+        return asked_exploration(usual, on_warning, raised=heard)
 
     def tracking_place(self) -> TrackingPlace | None:
         """Where the mirror writes; None where it is switched off.

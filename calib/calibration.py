@@ -31,12 +31,13 @@ from calib.labels import LabelKind
 from calib.sigmoid import sigmoid_fp32
 from calib.statuses import PositionStatus, ServingStatus
 
-__all__ = ["METHODS", "Calibration", "CalibrationKey", "Form", "serving_status"]
+__all__ = ["FORMS", "METHODS", "Calibration", "CalibrationKey", "Form", "serving_status"]
 
 METHODS = ("identity", "sts", "temperature", "affine", "manual")
 FORMAT = "dspark-calib/calibration/1"
 
 Form = Literal["temperatures", "affine"]
+FORMS: tuple[Form, ...] = get_args(Form)
 
 
 @dataclass(frozen=True, eq=False)

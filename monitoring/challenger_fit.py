@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from calib.calibration import Calibration
+from calib.calibration import FORMS, Calibration
 from calib.calibration_key import CalibrationKey
 from calib.errors import FitRefusedError
 from calib.fit_status import MINIMUM_ROWS
@@ -31,7 +31,6 @@ from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
 from calib.statuses import Refusal, ServingStatus
 from monitoring.held_out_rows import HeldOutRows, held_out_rows
-from monitoring.promotion_gate_guards import FORMS
 from monitoring.recalibration_choice import choose_method, loss_difference, rounded, row_losses
 from monitoring.recalibration_evidence import HeldOutComparison
 from monitoring.recalibration_methods import (

@@ -27,7 +27,7 @@ from monitoring.published_document import iso_time
 from monitoring.recalibration_options import FrozenBatches, RecalibrationOptions
 from monitoring.refit_schedule import fit_ordered
 from monitoring.store.drafter_rows import DrafterState
-from monitoring.store.events import open_event, resolve
+from monitoring.store.events import EventKind, open_event, resolve
 from monitoring.store.jobs import enqueue
 from monitoring.store.publications import DocumentOf, publish, raise_exploration
 from monitoring.store.revisions import set_challenger
@@ -106,7 +106,7 @@ def _serve(
     """Publish what the decision asks for; returns by how much the version grew."""
     up = isinstance(decision, Promote)
     revision = decision.challenger if isinstance(decision, Promote) else decision.previous
-    kind = "promoted" if up else "rolled_back"
+    kind: EventKind = "promoted" if up else "rolled_back"
     published = publish(
         connection,
         name,
@@ -194,7 +194,7 @@ def _hold(connection: Connection, name: str, hold: Hold) -> None:
 
 
 def _notice(
-    connection: Connection, name: str, kind: str, decision: Decision, title: str, **more: Any
+    connection: Connection, name: str, kind: EventKind, decision: Decision, title: str, **more: Any
 ) -> None:
     warned = kind in ("promotion_refused", "rolled_back")
     open_event(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from calib.errors import ConfigurationError
+from monitoring.asked_exploration import asked_exploration
 from monitoring.detectors.e_cusum import tempering
 from monitoring.detectors.levels import ACT_THRESHOLD, ACT_TOLERANCE, WARN_THRESHOLD, Acting
 from monitoring.recalibration_options import RecalibrationMethod
@@ -141,9 +142,9 @@ class LoopSettings:
             warned: whether a warning or an alarm of drift holds. It changes something only where
                 the loop may act unasked.
         """
-        if warned and self.automatic:
-            return max(self.exploration_share, self.exploration_share_on_warning)
-        return self.exploration_share
+        raised = warned and self.automatic
+        usual, on_warning = self.exploration_share, self.exploration_share_on_warning
+        return asked_exploration(usual, on_warning, raised=raised)
 
     def raises_exploration(self, *, warned: bool) -> bool:
         """Whether that is more than without a warning."""

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib.calibration import Calibration, Form
+from calib.calibration import FORMS, Calibration, Form
 from calib.errors import ConfigurationError
 from calib.statuses import Refusal, ServingStatus
 
-FORMS: tuple[Form, ...] = ("temperatures", "affine")
 SLOPE_BOUNDS = (0.2, 5.0)
 MAXIMUM_INTERCEPT = 2.0
 MAXIMUM_SURVIVAL_CHANGE = 0.15

@@ -45,7 +45,7 @@ from monitoring.sketch_rows import SketchRows
 from monitoring.store import monitor_states
 from monitoring.store.database import Database
 from monitoring.store.drafters import get
-from monitoring.store.events import open_event, resolve
+from monitoring.store.events import EventKind, open_event, resolve
 from monitoring.store.jobs import Job, check_fence, declare_reads, finish
 from monitoring.store.publications import publish
 from monitoring.store.revisions import Revision, add_revision, aliases, get_revision, set_challenger
@@ -309,12 +309,13 @@ def _refuse(
 ) -> Outcome:
     """Everything a refusal leaves behind, in one transaction."""
     check_fence(connection, database, job)
-    kind = "data_quality" if found.refusal in _DATA_FAULTS else "recalibration_refused"
+    faulty = found.refusal in _DATA_FAULTS
+    kind: EventKind = "data_quality" if faulty else "recalibration_refused"
     _settle_events(connection, job, keep=kind)
     open_event(
         connection,
         kind,
-        "warning" if kind == "data_quality" else "info",
+        "warning" if faulty else "info",
         f"Recalibration of {job.drafter} refused: {str(found.refusal).replace('_', ' ')}",
         drafter=job.drafter,
         details={"refusal": found.refusal, "reason": found.reason, "job": job.id},

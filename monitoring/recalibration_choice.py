@@ -32,14 +32,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calib.calibration import Form
+from calib.calibration import FORMS, Form
 from calib.canonical_json import round_significant
 from calib.clusters import cluster_codes
 from calib.errors import FitRefusedError
 from calib.labels import survival_informed_mask, survival_labels
 from calib.records import AcceptanceRecords
 from monitoring.held_out_rows import held_out_rows
-from monitoring.promotion_gate_guards import FORMS
 from monitoring.recalibration_methods import (
     MethodFit,
     MethodRules,
@@ -121,13 +120,16 @@ class Choice:
     evidence: dict[str, Any]
 
 
-def choose_method(records: AcceptanceRecords, tenant_share: float, rules: MethodRules) -> Choice:
+def choose_method(
+    records: AcceptanceRecords, tenant_share: float, rules: MethodRules, *, segments: bool = True
+) -> Choice:
     """Choose a method for these rows; they are split in two, and none of them is judged on later.
 
     Args:
         records: usable rows that a fit may see.
         tenant_share: largest share of the weight that one tenant may have.
         rules: see :class:`MethodRules`; minimum rows play no part here.
+        segments: whether they are tried; not worth it where none can be served.
 
     Raises:
         FitRefusedError: ``no_rows``: too few to split, or no label on one side; or why the first
@@ -149,8 +151,10 @@ def choose_method(records: AcceptanceRecords, tenant_share: float, rules: Method
     few = len(records) < FEW_ROWS and "survival" in losses
     if few and not _clearly_worse(losses, clusters):
         chosen = "survival"
-    segmented = with_segments(fits[chosen], rows, replace(rules, minimum_rows=0))
-    segments = _segment_evidence(segmented, forms[chosen], parts.judged, clusters)
+    tried = fits[chosen]
+    if segments:
+        tried = with_segments(tried, rows, replace(rules, minimum_rows=0))
+    found = _segment_evidence(tried, forms[chosen], parts.judged, clusters)
     evidence = {
         "rule": RULE_ON_FEW_ROWS if few else RULE,
         "fitted_rows": len(parts.fit),
@@ -168,10 +172,10 @@ def choose_method(records: AcceptanceRecords, tenant_share: float, rules: Method
         "refused": {name: error.reason for name, error in refused.items()},
         "best": best,
         "chosen": chosen,
-        "segments": segments,
+        "segments": found,
     }
     _log.info("method %s chosen: %s", chosen, evidence["candidates"])
-    return Choice(chosen, bool(segments["kept"]), evidence)
+    return Choice(chosen, bool(found["kept"]), evidence)
 
 
 def _candidates(

@@ -32,7 +32,7 @@ def add(
     hours: Annotated[float, typer.Option(min=0.0, max=90 * 24.0, help="How long.")] = 2.0,
     drafter: Annotated[str | None, typer.Option(help="Whose events.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="Kind of event, such as drift or data_quality.")
+        str | None, typer.Option(help="Kind of event, such as drift; an unknown word lists all.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--everything", help="Events of every drafter and kind.")

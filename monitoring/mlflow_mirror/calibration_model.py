@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 __all__ = ["CalibrationModel"]
 
+# As calib.calibration.FORMS, which is not there where the model is loaded; a test compares them.
 FORMS = ("temperatures", "affine")
 QUANTITIES = ("conditional", "survival")
 _MOST_NAMES = 20  # of segments in a message

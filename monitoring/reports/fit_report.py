@@ -17,13 +17,19 @@ from calib.prompt_split import DEFAULT_SALT, SplitColumn, split_by_prompt
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
 from calib.statuses import Refusal, ServingStatus
+from monitoring.challenger_fit import is_identity, no_numbers
 from monitoring.reports.evaluation_report import (
     MINIMUM_SEGMENT_ROWS,
     EvaluationReport,
     Judgement,
     evaluation_report,
 )
-from monitoring.reports.fitted_numbers import FileMethod, choice_sentence, fitted_numbers
+from monitoring.reports.fitted_numbers import (
+    METHOD_WORDS,
+    FileMethod,
+    choice_sentence,
+    fitted_numbers,
+)
 
 __all__ = ["FitOptions", "FitReport", "RowSplit", "fit_report"]
 
@@ -64,7 +70,7 @@ class FitOptions:
             if getattr(self, name) not in choices:
                 raise ConfigurationError(name, getattr(self, name), f"give one of {choices}")
         if self.mode == "parity" and self.method != "sts":
-            remedy = f"is a mode of method 'sts' only, not of {self.method!r}; ask for 'sts'"
+            remedy = f"belongs to method 'sts'; ask for that too, not for {self.method!r}"
             raise ConfigurationError("mode", "parity", remedy)
 
 
@@ -138,11 +144,19 @@ class FitReport:
         return self.options.method if self.choice is None else str(self.choice["chosen"])
 
     @property
+    def method_words(self) -> str:
+        """That method in words."""
+        return METHOD_WORDS[self.method]
+
+    @property
     def refusal(self) -> str | None:
         """Why nothing should be published, in a sentence; None where it may be."""
         if self.calibration.status is ServingStatus.INSUFFICIENT:
             reasons = [fit["reason"] for fit in self.calibration.evidence["positions"]]
             return f"{ServingStatus.INSUFFICIENT}: no position has a number. {reasons[0]}"
+        if is_identity(self.calibration):
+            suspected = [f"{word.replace('_', ' ')}; " for word in self.evaluation.warnings]
+            return f"{Refusal.NOT_BETTER}: {''.join(suspected)}{no_numbers(self.calibration)}"
         if self.verdict is not None and not self.verdict.replace:
             return f"{self.verdict.refusal}: {self.verdict.reason}"
         return None

@@ -19,7 +19,7 @@ from calib.records import AcceptanceRecords
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from monitoring.challenger_fit import confirmed
 from monitoring.recalibration_choice import FEW_ROWS, RULE_ON_FEW_ROWS, choose_method
-from monitoring.recalibration_methods import MethodRules, PooledMethod, fit_pool
+from monitoring.recalibration_methods import MethodRules, fit_pool
 from monitoring.recalibration_rows import FitRows
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ __all__ = ["METHOD_WORDS", "FileMethod", "FittedNumbers", "choice_sentence", "fi
 
 FileMethod = Literal["auto", "sts", "temperature", "affine", "survival"]
 
-METHOD_WORDS: Final[Mapping[PooledMethod, str]] = MappingProxyType(
+METHOD_WORDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "sts": "Sequential Temperature Scaling",
         "temperature": "temperatures by conditional likelihood",
@@ -80,11 +80,14 @@ def fitted_numbers(
         found = _estimator(options).fit_records(fit)
         return FittedNumbers(found.calibration(key, fitted_at=fitted_at))
     rules = MethodRules(options.minimum_rows, key=key, fitted_at=fitted_at)
-    choice = choose_method(fit, _TENANT_SHARE, rules) if options.method == "auto" else None
-    method = options.method if choice is None else choice.method
-    fitted = fit_pool(method, FitRows.of(fit, _TENANT_SHARE), rules)
-    kept, _ = confirmed(fitted, judged)
-    return FittedNumbers(kept.calibration, None if choice is None else choice.evidence)
+    evidence: Mapping[str, Any] | None = None
+    if options.method == "auto":
+        choice = choose_method(fit, _TENANT_SHARE, rules, segments=False)
+        method, evidence = choice.method, choice.evidence
+    else:
+        method = options.method
+    kept, _ = confirmed(fit_pool(method, FitRows.of(fit, _TENANT_SHARE), rules), judged)
+    return FittedNumbers(kept.calibration, evidence)
 
 
 def choice_sentence(choice: Mapping[str, Any]) -> str:
@@ -106,9 +109,7 @@ def choice_sentence(choice: Mapping[str, Any]) -> str:
         why = f"the simplest whose log loss ({losses[chosen]} {where}) lies within one standard "
         why += f"error of the smallest ({best}, {losses[best]})"
     refused = f"; not possible here: {', '.join(choice['refused'])}" if choice["refused"] else ""
-    more = "; numbers by slice, which the service serves, would lower it further"
-    kept = more if choice["segments"]["kept"] else ""
-    return f"Method {chosen} ({METHOD_WORDS[chosen]}) was chosen: {why}{refused}{kept}"
+    return f"Method {chosen} ({METHOD_WORDS[chosen]}) was chosen: {why}{refused}"
 
 
 def _nats(loss: float | None) -> str:

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from monitoring.reports.document_node import Node
-from monitoring.reports.html_sections import sections
+from monitoring.reports.html_sections import method_word, sections
 from monitoring.reports.markup import Markup, element, escaped, joined
 from monitoring.reports.page_policy import PAGE_POLICY
 from monitoring.reports.shown_numbers import moment
@@ -87,7 +87,7 @@ def _subtitle(root: Node) -> Iterator[Markup]:
     if root.at("revision").exists:
         said.append(escaped(f"Revision {root.at('revision').text}"))
     elif root.at("calibration", "method").text:
-        said.append(escaped(f"Method {root.at('calibration', 'method').text}"))
+        said.append(escaped(f"Method {method_word(root.at('calibration'))}"))
     created = root.at("created_at") if root.at("created_at").text else None
     created = created or root.at("calibration", "fitted_at")
     if created.text:

@@ -30,7 +30,7 @@ from monitoring.reports.shown_numbers import (
     word,
 )
 
-__all__ = ["Sides", "sections"]
+__all__ = ["Sides", "method_word", "sections"]
 
 _VIEWS: Final = {
     "survival": (
@@ -383,7 +383,13 @@ def _temperature_table(calibration: Node) -> Markup:
         Column("why", [fits.at(k, "reason").text for k in positions], is_text=True),
     ]
     status = word(calibration.at("status").text)
-    return table(f"{calibration.at('method').text}, {status}", columns)
+    return table(f"{method_word(calibration)}, {status}", columns)
+
+
+def method_word(calibration: Node) -> str:
+    """Method of a calibration, as ``fit --method`` names it: a projection carries ``sts``."""
+    imputed = calibration.at("evidence", "imputed_survival").value is True
+    return "survival" if imputed else calibration.at("method").text
 
 
 def _history(history: Sequence[Node]) -> Markup:

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from monitoring.reports.fit_report import FitReport
-from monitoring.reports.fitted_numbers import METHOD_WORDS
 from monitoring.reports.tables import (
     acceptance_table,
     leak_table,
@@ -49,9 +48,8 @@ def summary_markdown(report: FitReport) -> str:
 def _survival(report: FitReport, slices: pd.DataFrame) -> list[str]:
     """Conditions, and survival by position and by slice."""
     split, evaluation = report.split, report.evaluation
-    words = METHOD_WORDS[report.method]
     conditions = (
-        f"Fitted by {words} on {split.fit_rows:,} blocks of "
+        f"Fitted by {report.method_words} on {split.fit_rows:,} blocks of "
         f"{split.fit_keys:,} prompts, judged on {split.evaluation_rows:,} blocks of "
         f"{split.evaluation_keys:,} other prompts; γ = {evaluation.gamma}, everything verified. "
         "ECE is plug-in with 15 equal-width bins; the debiased error is L2 with its 95 % "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import Connection, Row, select, text, update
 
@@ -23,8 +23,10 @@ from monitoring.store.fields import (
 from monitoring.store.upserts import insert_for
 
 __all__ = [
+    "EVENT_KINDS",
     "SEVERITIES",
     "Event",
+    "EventKind",
     "EventState",
     "Severity",
     "acknowledge",
@@ -37,7 +39,22 @@ __all__ = [
 
 Severity = Literal["info", "warning", "critical"]
 EventState = Literal["open", "acknowledged", "resolved"]
+EventKind = Literal[
+    "challenger",  # a fit is proposed
+    "data_quality",  # telemetry cannot be trusted, and holds recalibration
+    "drift",  # confidence no longer says what happens
+    "job_failed",
+    "promoted",  # by the gate
+    "promotion_refused",
+    "publication",  # another revision is served
+    "recalibration_refused",
+    "recalibration_scheduled",
+    "rolled_back",  # by the watch after a promotion
+    "tracking_failed",  # the tracking server will never take an entry
+    "tracking_unreachable",
+]
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
+EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
 
 
 @dataclass(frozen=True)
@@ -77,7 +94,7 @@ class Event:
 
 def open_event(
     connection: Connection,
-    kind: str,
+    kind: EventKind,
     severity: Severity,
     title: str,
     *,

@@ -12,7 +12,8 @@ from monitoring.store import audit, tables
 from monitoring.store.database import current_time
 from monitoring.store.drafter_rows import state_of
 from monitoring.store.errors import NotFoundError
-from monitoring.store.fields import checked_identifier, checked_text, clamped
+from monitoring.store.events import EVENT_KINDS
+from monitoring.store.fields import checked_text, clamped
 
 __all__ = [
     "LONGEST_SECONDS",
@@ -35,7 +36,7 @@ class Silence:
     Attributes:
         id: grows with every silence.
         drafter: whose events; None for any, and for those of no drafter.
-        kind: kind of event; None for any.
+        kind: kind of event; None for any. One that an older version stored may match nothing.
         starts_at: seconds since the epoch.
         ends_at: seconds since the epoch.
         created_at: seconds since the epoch.
@@ -77,22 +78,25 @@ def add_silence(
         actor: who asks.
         starts_at: seconds since the epoch; None begins now.
         drafter: whose events; None for all.
-        kind: kind of event; None for all.
+        kind: one of :data:`monitoring.store.events.EVENT_KINDS`; None for all.
         request_id: request that asked for it.
 
     Raises:
-        InvalidInputError: an end that is over, before its start or too far away.
+        InvalidInputError: an end that is over, before its start or too far away, or a kind that
+            no event has.
         NotFoundError: no such drafter.
     """
     now = current_time(connection)
     begins = now if starts_at is None else starts_at
     if not max(now, begins) < ends_at <= begins + LONGEST_SECONDS:
         raise InvalidInputError("ends_at", ends_at, "end it after now and within 90 days")
+    if kind is not None and kind not in EVENT_KINDS:
+        raise InvalidInputError("kind", kind, f"give one of {', '.join(EVENT_KINDS)}")
     if drafter is not None:
         state_of(connection, drafter)
     values = {
         "drafter": drafter,
-        "kind": None if kind is None else checked_identifier("kind", kind),
+        "kind": kind,
         "starts_at": begins,
         "ends_at": ends_at,
         "created_at": now,

@@ -68,7 +68,7 @@ def test_unknown_command_and_option_are_bad_input(runner: CliRunner) -> None:
     assert runner.invoke(app, ["fits"]).exit_code == 2
     assert runner.invoke(app, ["fit", "x.parquet", "--fast"]).exit_code == 2
     assert runner.invoke(app, ["fit"]).exit_code == 2
-    assert runner.invoke(app, ["fit", "x.parquet", "--method", "affine"]).exit_code == 2
+    assert runner.invoke(app, ["fit", "x.parquet", "--method", "segments"]).exit_code == 2
 
 
 def test_help_loads_none_of_the_heavy_libraries() -> None:

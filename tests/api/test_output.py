@@ -17,7 +17,7 @@ from tests.support.telemetry import synthetic_columns, synthetic_records
 @pytest.fixture(scope="module")
 def fitted() -> FitReport:
     records = synthetic_records(2000, gamma=2)
-    return fit_report(records, FitOptions(minimum_rows=100), source="a.parquet")
+    return fit_report(records, FitOptions(method="sts", minimum_rows=100), source="a.parquet")
 
 
 def test_sglang_loads_the_file_and_reads_held_out_errors(fitted: FitReport, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_null_error_is_left_out_because_sglang_refuses_it(tmp_path: Path) -> N
     columns["verified"] = columns["verified"].clip(max=2)  # position 3 is never verified
     columns["accepted"] = columns["accepted"].clip(max=columns["verified"])
     records = AcceptanceRecords.from_columns(3, columns)
-    report = fit_report(records, FitOptions(minimum_rows=100))
+    report = fit_report(records, FitOptions(method="sts", minimum_rows=100))
     data = write_calibration(report, tmp_path)["SGLang's STS file"].read_bytes()
     found = load_as_sglang(data, 3)
     assert found.ece_before == []

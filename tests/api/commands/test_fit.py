@@ -81,7 +81,7 @@ def test_json_is_one_object_without_nan(fit: Callable[..., Any], telemetry: Path
 
 @pytest.mark.slow
 def test_methods_and_modes_are_passed_on(fit: Callable[..., Any], telemetry: Path) -> None:
-    parity = json.loads(fit(telemetry, "--mode", "parity", "--json").stdout)
+    parity = json.loads(fit(telemetry, "--method", "sts", "--mode", "parity", "--json").stdout)
     grid = 10.0 ** np.linspace(-1, 1, 41)
     found = np.array(parity["calibration"]["temperatures"])
     assert np.abs(np.log(found[:, None] / grid)).min(axis=1).max() < 1e-5
@@ -207,7 +207,8 @@ def test_one_class_reports_but_publishes_nothing(
 ) -> None:
     columns = synthetic_columns(400, gamma=3)
     path = write(accepted=columns["verified"], soft_labels=None)
-    result = fit(path)
+    assert_one_line(fit(path), 1, "refused: not_better: first position always accepted; no ")
+    result = fit(path, "--method", "sts")
     assert_one_line(result, 1, "refused: insufficient", "labels are the same")
     assert result.stdout.startswith("Nothing is published.")
     assert sorted(found.name for found in (tmp_path / "out").iterdir()) == [

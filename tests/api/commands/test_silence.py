@@ -56,6 +56,13 @@ def test_silencing_everything_has_to_be_said(runner: CliRunner, running: Service
     assert json.loads(made.stdout)["drafter"] is None
 
 
+def test_a_kind_that_no_event_has_is_refused(runner: CliRunner, running: ServiceProcess) -> None:
+    refused = silence(runner, running, "add", "--kind", "drfit", "--reason", "x")
+    assert refused.exit_code == 2
+    for word in ("kind", "drfit", "data_quality", "job_failed"):
+        assert word in refused.stderr
+
+
 def test_what_does_not_exist_is_named(runner: CliRunner, running: ServiceProcess) -> None:
     refused = silence(runner, running, "remove", "999")
     assert refused.exit_code == 2

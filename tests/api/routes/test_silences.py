@@ -7,6 +7,7 @@ import pytest
 
 from monitoring.store import silences
 from monitoring.store.audit import list_audit
+from monitoring.store.events import EVENT_KINDS
 from tests.support.service import Service
 
 PATH = "/v1/silences"
@@ -45,6 +46,7 @@ def test_a_silence_is_made_listed_ended_and_stays_in_the_record(service: Service
         {"reason": "two\nlines"},
         {"drafter": "No Slug"},
         {"kind": ""},
+        {"kind": "drfit"},
         {"until": "tomorrow"},
     ],
     ids=str,
@@ -53,6 +55,14 @@ def test_what_is_no_silence_is_422(service: Service, change: dict[str, Any]) -> 
     answer = service.client.post(PATH, json={**BODY, **change})
     assert answer.status_code == 422
     assert answer.json()["type"] == "/problems/invalid-request"
+
+
+def test_a_kind_that_no_event_has_is_named_with_those_that_there_are(service: Service) -> None:
+    answer = service.client.post(PATH, json={**BODY, "kind": "drfit"})
+    (fault,) = answer.json()["errors"]
+    assert fault["pointer"] == "#/kind"
+    for word in ("drfit", *EVENT_KINDS):
+        assert word in answer.json()["detail"]
 
 
 def test_what_does_not_exist_is_404(service: Service) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calib.calibration import Calibration
+from calib.calibration import FORMS, Calibration
 
 pytestmark = [
     pytest.mark.slow,  # MLflow is imported
@@ -40,13 +41,17 @@ def model(tmp_path: Path) -> Any:
 def test_every_form_and_quantity_equals_the_library_bit_for_bit(model: Any) -> None:
     logits = np.random.default_rng(7).normal(0.0, 20.0, (2000, 3)).astype(np.float32)
     logits[:3] = [[0.0, -0.0, 1e-30], [3e38, -3e38, 800.0], [-800.0, 90.0, -90.0]]
-    for form in ("temperatures", "affine"):
+    for form in FORMS:
         for quantity in ("conditional", "survival"):
             found = model.predict(None, logits, {"form": form, "quantity": quantity})
             expected = getattr(OWN, quantity)(logits, form=form)
             np.testing.assert_array_equal(found, expected)
             assert found.dtype == np.float32
     np.testing.assert_array_equal(model.predict(None, logits), OWN.conditional(logits))
+
+
+def test_the_stored_file_knows_the_forms_of_the_library(model: Any) -> None:
+    assert sys.modules[type(model).__module__].FORMS == FORMS
 
 
 def test_a_segment_has_numbers_of_its_own(model: Any) -> None:

@@ -12,5 +12,5 @@ from tests.support.telemetry import synthetic_records
 def fitted() -> FitReport:
     """A fit with references on 8,000 synthetic blocks of known temperatures and some leak."""
     records = synthetic_records(8000, prompts=300, leak=0.6, seed=3)
-    options = FitOptions(minimum_segment_rows=600, with_references=True)
+    options = FitOptions(method="sts", minimum_segment_rows=600, with_references=True)
     return fit_report(records, options, source="synthetic")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from calib.records import AcceptanceRecords
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from calib.statuses import Refusal, ServingStatus
 from monitoring.reports.fit_report import FitOptions, FitReport, fit_report
+from monitoring.reports.fitted_numbers import FileMethod
 from tests.support.telemetry import TEMPERATURES, synthetic_columns, synthetic_records
 
-QUICK = FitOptions(minimum_rows=100)
+QUICK = FitOptions(method="sts", minimum_rows=100)
 
 
 def test_fit_and_evaluation_share_no_prompt(fitted: FitReport) -> None:
@@ -57,8 +59,8 @@ def test_calibration_helps_on_other_prompts(fitted: FitReport) -> None:
     ("options", "tolerance"),
     [
         (FitOptions(method="temperature", minimum_rows=100), 0.25),
-        (FitOptions(mode="parity", minimum_rows=100), 0.6),
-        (FitOptions(minimum_rows=100, split_column="request"), 0.6),
+        (FitOptions(method="sts", mode="parity", minimum_rows=100), 0.6),
+        (FitOptions(method="sts", minimum_rows=100, split_column="request"), 0.6),
     ],
 )
 def test_methods_find_the_true_temperatures(options: FitOptions, tolerance: float) -> None:
@@ -70,7 +72,8 @@ def test_methods_find_the_true_temperatures(options: FitOptions, tolerance: floa
 
 
 def test_same_rows_when_no_column_splits() -> None:
-    report = fit_report(synthetic_records(2000), FitOptions(split_column=None, minimum_rows=50))
+    options = FitOptions(method="sts", split_column=None, minimum_rows=50)
+    report = fit_report(synthetic_records(2000), options)
     assert report.split.in_sample
     assert report.split.fit_rows == report.split.evaluation_rows == 2000
 
@@ -80,7 +83,7 @@ def test_other_files_to_judge_on_are_not_split() -> None:
     other = synthetic_columns(1000, seed=9)
     other["prompt"] = [f"other {index}" for index in other["prompt"]]
     judged = AcceptanceRecords.from_columns(7, other)
-    report = fit_report(records, FitOptions(minimum_rows=50), evaluate_on=judged)
+    report = fit_report(records, QUICK, evaluate_on=judged)
     assert (report.split.kind, report.split.fit_rows, report.evaluation.rows) == (
         "files",
         2000,
@@ -132,6 +135,10 @@ def test_one_class_publishes_nothing_and_says_so() -> None:
     assert report.refusal is not None
     assert report.refusal.startswith("insufficient: no position has a number. All ")
     json.dumps(report.to_dict(), allow_nan=False)
+    chosen = fit_report(accepting_all(), FitOptions(minimum_rows=100)).refusal
+    assert chosen is not None
+    words = "not_better: first position always accepted; no position has a number of its own. "
+    assert chosen.startswith(words)
 
 
 def test_too_few_rows_publish_nothing() -> None:
@@ -148,7 +155,7 @@ def test_a_calibrated_head_keeps_its_numbers() -> None:
     refusals = []
     for seed in range(4):
         rows = AcceptanceRecords.from_columns(7, columns)
-        report = fit_report(rows, FitOptions(minimum_rows=100, salt=str(seed)))
+        report = fit_report(rows, replace(QUICK, salt=str(seed)))
         refusals.append(report.refusal)
     assert any(refusal and refusal.startswith("not_better") for refusal in refusals)
 
@@ -157,10 +164,11 @@ def spoil(name: str, values: Any) -> AcceptanceRecords:
     return AcceptanceRecords.from_columns(7, synthetic_columns(300) | {name: values})
 
 
-def test_probabilities_are_refused() -> None:
+@pytest.mark.parametrize("method", ["auto", "sts", "affine"])
+def test_probabilities_are_refused(method: FileMethod) -> None:
     probabilities = np.random.default_rng(0).random((300, 7))
     with pytest.raises(FitRefusedError) as caught:
-        fit_report(spoil("confidence_logits", probabilities))
+        fit_report(spoil("confidence_logits", probabilities), FitOptions(method=method))
     assert caught.value.status == Refusal.LOOKS_LIKE_PROBABILITIES
 
 
@@ -188,7 +196,12 @@ def test_one_row_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"method": "affine"}, {"mode": "fast"}, {"method": "temperature", "mode": "parity"}],
+    [
+        {"method": "segments"},
+        {"mode": "fast"},
+        {"method": "temperature", "mode": "parity"},
+        {"mode": "parity"},
+    ],
 )
 def test_options_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):

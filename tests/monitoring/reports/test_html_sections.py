@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from monitoring.reports.document_node import Node
-from monitoring.reports.html_sections import Sides, sections
+from monitoring.reports.html_sections import Sides, method_word, sections
 from monitoring.reports.markup import joined
 from tests.monitoring.reports.page_reading import Page, read_page
 
@@ -74,6 +76,14 @@ def test_r22_a_position_that_no_temperature_can_fit_says_so() -> None:
     )
     assert "temperature cannot fit" in page.text
     assert reason in page.text
+
+
+@pytest.mark.parametrize(("imputed", "expected"), [(True, "survival"), (False, "sts")])
+def test_a_projection_is_called_by_the_method_that_made_it(imputed: bool, expected: str) -> None:
+    calibration = {"method": "sts", "evidence": {"imputed_survival": imputed}}
+    assert method_word(Node(calibration)) == expected
+    page = shown({"calibration": {**calibration, "temperatures": [1.2], "status": "fitted"}})
+    assert f"{expected}, fitted" in page.text
 
 
 def test_raw_confidence_has_no_temperatures_to_show() -> None:

@@ -30,7 +30,7 @@ def report() -> FitReport:
         "sampling_temperature": np.resize(np.float32([0.0, 0.0, 1.0]), 4000),
     }
     records = AcceptanceRecords.from_columns(2, columns)
-    return fit_report(records, FitOptions(with_references=True))
+    return fit_report(records, FitOptions(method="sts", with_references=True))
 
 
 def _cells(text: str, first: str) -> list[str]:

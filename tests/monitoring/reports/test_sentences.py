@@ -88,7 +88,7 @@ def test_a_fit_names_rows_slices_leak_and_references(fitted: FitReport) -> None:
 
 
 def test_a_refusal_comes_first_and_positions_say_why() -> None:
-    sentences = fit_sentences(fit_report(synthetic_records(400)))
+    sentences = fit_sentences(fit_report(synthetic_records(400), FitOptions(method="sts")))
     assert sentences[0].startswith("Nothing is published. insufficient: ")
     assert find(sentences, "Positions 1, 2, 3, 4, 5, 6, 7 keep T = 1 (insufficient). ")
 
@@ -107,7 +107,7 @@ def test_a_rising_log_loss_is_not_kept_quiet() -> None:
 
 
 def test_fits_on_their_own_rows_are_marked() -> None:
-    options = FitOptions(split_column=None, minimum_rows=50)
+    options = FitOptions(method="sts", split_column=None, minimum_rows=50)
     sentences = fit_sentences(fit_report(synthetic_records(1000), options))
     assert any("too kind" in sentence for sentence in sentences)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +100,26 @@ def test_reports_at_once_are_one_event(database: Database) -> None:
     with database.read() as connection:
         (event,) = events.list_events(connection)
     assert event.count == 12
+
+
+def test_every_kind_is_raised_somewhere_and_every_raised_kind_is_known() -> None:
+    """By name in a call, or in a variable that the type checker holds to ``EventKind``."""
+    folder = Path(events.__file__).resolve().parents[1]
+    written: set[str] = set()
+    for path in (*folder.rglob("*.py"), *(folder.parent / "api").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "open_event(" not in text or path == Path(events.__file__):
+            continue
+        tree = ast.parse(text)
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        for call in calls:
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            place = {"open_event": 1, "_notice": 2}.get(name)
+            if place is not None and isinstance(call.args[place], ast.Constant):
+                assert call.args[place].value in events.EVENT_KINDS, (path, call.lineno)
+        written |= {
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+    assert set(events.EVENT_KINDS) <= written

@@ -6,9 +6,10 @@ import time
 from contextlib import closing
 
 import pytest
+from sqlalchemy import update
 
 from calib.errors import InvalidInputError
-from monitoring.store import silences
+from monitoring.store import silences, tables
 from monitoring.store.audit import list_audit
 from monitoring.store.database import Database, current_time
 from monitoring.store.errors import NotFoundError
@@ -70,6 +71,23 @@ def test_an_end_that_is_none_is_refused(database: Database, seconds: float) -> N
         ends_at = current_time(connection) + seconds
         with pytest.raises(InvalidInputError, match="ends_at"):
             silences.add_silence(connection, ends_at=ends_at, reason="x", actor="a")
+
+
+def test_a_kind_that_no_event_has_is_refused_and_an_old_one_still_reads(
+    database: Database,
+) -> None:
+    with database.write() as connection:
+        ends_at = current_time(connection) + 60
+        with pytest.raises(InvalidInputError, match=r"kind: got 'drfit'; give one of .*, drift, "):
+            silences.add_silence(connection, kind="drfit", ends_at=ends_at, reason="x", actor="a")
+        made = silences.add_silence(
+            connection, kind="drift", ends_at=ends_at, reason="x", actor="a"
+        )
+        old = update(tables.silences).where(tables.silences.c.id == made.id).values(kind="drfit")
+        connection.execute(old)
+        assert [one.kind for one in silences.list_silences(connection)] == ["drfit"]
+        assert silences.silenced_until(connection, None, "drift") is None
+        assert silences.remove_silence(connection, made.id, actor="a").kind == "drfit"
 
 
 def test_what_does_not_exist_is_named(database: Database) -> None:
