@@ -84,7 +84,7 @@ PARTS: Parts = {
     "segments": (
         lambda: segments(
             [*((shape, 3000) for shape in bench_segments.SHAPES), (ALIKE, 1000), (ALIKE, 10_000)],
-            8,
+            24,
             51_200,
         ),
         lambda: segments([(ALIKE, 500)], 1, 1280),

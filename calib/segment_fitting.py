@@ -2,9 +2,9 @@
 
 Pooled (s, b)_k → what a segment adds to all positions → what a segment adds to one position; finer
 segments start from their parent's numbers. How strongly each level is pulled is judged on folds
-that share no prompt. Candidates are averaged with weights exp(−held-out loss), so that strengths,
-too, move without a switch: a segment of ten rows is its parent but for a trace, and one of a
-hundred thousand is itself.
+that share no prompt. Candidates are averaged with weights exp(−held-out loss) · prior, so that
+strengths, too, move without a switch: a segment of ten rows is its parent but for a trace, and one
+of a hundred thousand is itself.
 
 The fit is a conditional likelihood, as :class:`calib.conditional_likelihood.ConditionalLikelihood`:
 right on trimmed telemetry, and refitted from sketches at a cost that does not depend on the rows.
@@ -36,14 +36,21 @@ __all__ = ["MAXIMUM_SEGMENTS", "STRENGTHS", "fit_segments"]
 
 Floats = NDArray[np.float64]
 
-# 50 rows of pull suit segments that differ by .15 in log-odds; simulated traffic never asked for
-# less than 10. Infinity is "no such level": segments that are alike must cost nothing.
+# 50 rows of pull suit segments that differ by .15 in log-odds; traffic that differs by .4 asks for
+# 12. Infinity is "no such level": segments that are alike must cost nothing.
 STRENGTHS = tuple(
     Strengths(shared, residual)
-    for shared in (10.0, 50.0, 250.0, math.inf)
-    for residual in (30.0, 200.0, 2000.0, math.inf)
+    for shared in (12.5, 50.0, 200.0, math.inf)
+    for residual in (30.0, 300.0, math.inf)
 )
 MAXIMUM_SEGMENTS = 256  # keeps the published table of 7 positions below 100 kB
+
+# Two folds of few rows misjudge strengths by a nat or two: 3,000 rows of eight segments choose a
+# quarter of this pull in one log of four. It, and four times as much, must therefore win by two.
+_LIKELY = 50.0
+# Slopes are pulled as factors of their parent's: a temperature of the segment's own is one factor.
+# A slope below this share of the head's typical one is no measure of a change.
+_FLAT = 0.25
 
 # Views of the data: without fold 0, without fold 1, everything.
 _VIEWS = FOLDS + 1
@@ -52,7 +59,7 @@ _ALL = FOLDS
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Fitted:
-    """Numbers of one segment in every view, in units of the ridge.
+    """Numbers of one segment in every view.
 
     Attributes:
         slopes: [views, γ].
@@ -81,7 +88,7 @@ def fit_segments(
         weights: of the rows of each part, as from forgetting or a tenant's cap; 1 when None.
         levels: which segments are told apart; the defaults when None.
         pool: how the pool is fitted, ``method="affine"``; defaults when None.
-        strengths: candidates of the pull to the parent.
+        strengths: candidates of the pull to the parent, of intercepts and of factors of slopes.
         maximum_segments: the largest segments that are kept; traffic of others is served by their
             parents.
 
@@ -183,9 +190,10 @@ def _fit_level(
     best, weight, gain = strengths[-1], 1.0, 0.0
     if free:
         folds = reader.stacks([keys[place] for place in free])
-        start = slopes[:, free] / scale, intercepts[:, free]
-        found = _cross_validated(folds, start, strengths, scale)
-        slopes[:, free], intercepts[:, free] = scale * found.slopes, found.intercepts
+        unit = np.maximum(slopes[_ALL, free], _FLAT * scale)
+        start = slopes[:, free] / unit, intercepts[:, free]
+        found = _cross_validated(folds, start, strengths, unit)
+        slopes[:, free], intercepts[:, free] = unit * found.slopes, found.intercepts
         best, weight, gain = found.best, found.weight, found.gain
     for place, key in enumerate(keys):
         known[key] = _Fitted(slopes[:, place], intercepts[:, place], rows[place])
@@ -204,13 +212,12 @@ class _Averaged:
 
 def _cross_validated(
     folds: Sequence[CellStack],
-    parents: tuple[Floats, Floats],  # [views, G, γ] each, slopes in units of 1 / scale
+    parents: tuple[Floats, Floats],  # [views, G, γ] each, slopes in units of ``unit``
     strengths: Sequence[Strengths],
-    scale: float,
+    unit: Floats,  # [G, γ]
 ) -> _Averaged:
     """Segments averaged over the candidates by their loss on the fold they did not see."""
-    # Slopes are pulled relative to the head's typical slope, so its units do not matter.
-    scaled = [CellStack(scale * each.logit, each.weight, each.positive) for each in folds]
+    scaled = [CellStack(unit[..., None] * each.logit, each.weight, each.positive) for each in folds]
     views = [*(scaled[1 - fold] for fold in range(FOLDS)), joined(scaled)]
     start = list(zip(*parents, strict=True))
     inherited = sum(float(stack_loss(scaled[fold], *start[fold]).sum()) for fold in range(FOLDS))
@@ -223,7 +230,7 @@ def _cross_validated(
         )
         losses.append(sum(float(loss.sum()) for loss in held_out))
         candidates.append((np.stack([fit.slopes for fit in fits]), [f.intercepts for f in fits]))
-    loss = np.array(losses)
+    loss = np.array(losses) + [_reluctance(each) for each in strengths]
     share = np.exp(loss.min() - loss)
     share /= share.sum()
     best = int(np.argmin(loss))
@@ -236,8 +243,14 @@ def _cross_validated(
         ),
         best=strengths[best],
         weight=float(share[best]),
-        gain=inherited - float(loss.min()),
+        gain=inherited - losses[best],
     )
+
+
+def _reluctance(strengths: Strengths) -> float:
+    """−log prior of a candidate, nats: a bell in log λ₁, flat in λ₂ and where λ₁ is infinite."""
+    absent = math.isinf(strengths.shared)
+    return 0.0 if absent else math.log(strengths.shared / _LIKELY) ** 2
 
 
 def _segment_fit(key: SegmentKey, parent: SegmentKey, fitted: _Fitted) -> SegmentFit:

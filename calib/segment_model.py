@@ -61,7 +61,7 @@ class LevelEvidence:
     Attributes:
         tags: of the level.
         segments: fitted there.
-        strengths: candidate with the smallest held-out loss; None stands for infinity.
+        strengths: candidate with the largest weight; None stands for infinity.
         weight: its weight in the average, 0 … 1.
         gain: held-out log loss that the level saves over its parents, nats over all rows; with the
             best candidate, 0 where that is no level at all.

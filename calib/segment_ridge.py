@@ -47,7 +47,7 @@ class CellStack:
     """Weighted cells of G segments.
 
     Attributes:
-        logit: [G, γ, M] mean logit of a cell, in units of the head's scale.
+        logit: [G, γ, M] mean logit of a cell, in the units slopes are pulled in.
         weight: [G, γ, M] Σw.
         positive: [G, γ, M] Σwy.
     """

@@ -54,7 +54,7 @@ def test_the_pool_is_the_conditional_likelihood() -> None:
 
 
 def test_one_strength_equals_a_general_optimiser_on_the_rows() -> None:
-    """λ₁ = 20 in units of the pool's typical slope, λ₂ = ∞: one shift of slope and intercept."""
+    """λ₁ = 20, λ₂ = ∞: one factor of all slopes and one shift of all intercepts."""
     traffic = simulate_segments(3000, seed=3)
     records = traffic.records()
     model = fitted(records, strengths=[Strengths(20.0, math.inf)])
@@ -63,18 +63,17 @@ def test_one_strength_equals_a_general_optimiser_on_the_rows() -> None:
     known = np.arange(7) <= rows.accepted[:, None].astype(int)
     label = (np.arange(7) < rows.accepted[:, None].astype(int))[known].astype(float)
     logit = rows.confidence_logits.astype(float)
-    scale = float(np.sqrt(np.mean(np.square(pool.slopes))))
+    slopes, intercepts = np.array(pool.slopes), np.array(pool.intercepts)
 
     def objective(shift: NDArray[np.float64]) -> float:
-        slopes = np.array(pool.slopes) + scale * shift[0]
-        odds = (logit * slopes + np.array(pool.intercepts) + shift[1])[known]
+        odds = ((1.0 + shift[0]) * logit * slopes + intercepts + shift[1])[known]
         return float((np.logaddexp(0.0, odds) - label * odds).sum() + 10.0 * (shift @ shift))
 
     found = minimize(objective, np.zeros(2), method="BFGS").x
     fit = model.segments[segment]
-    wanted = np.array(pool.slopes) + scale * found[0]
+    wanted = (1.0 + found[0]) * slopes
     assert fit.slopes == pytest.approx(wanted, abs=2e-3)
-    assert fit.intercepts == pytest.approx(np.array(pool.intercepts) + found[1], abs=2e-3)
+    assert fit.intercepts == pytest.approx(intercepts + found[1], abs=2e-3)
 
 
 def test_r26_split_order_and_place_of_rows_do_not_matter() -> None:
@@ -216,7 +215,10 @@ KNEE = analytic_cost_table("smooth", max_batch_tokens=2048)
 @pytest.mark.slow
 @pytest.mark.statistical
 def test_eight_segments_at_3000_rows() -> None:
-    """Mean-segment ECE at most .016 and regret at most .1 %, over 20 logs; pooled affine .039."""
+    """Mean-segment ECE at most .015 and regret at most .1 %, over 20 logs; pooled affine .039.
+
+    Without a prior on strengths, and with slopes that move by amounts, it is .0152.
+    """
     test = simulate_segments(38_400, seed=999)
     records = test.records()
     outcomes = ExpectedOutcomes(test.blocks.survival)
@@ -229,7 +231,7 @@ def test_eight_segments_at_3000_rows() -> None:
         errors.append(segment_errors(survival, test).mean())
         pooled.append(segment_errors(pool_only(model).survival(records), test).mean())
         losses.append(replay.regret(survival, oracle, replicates=1).loss)
-    assert np.mean(errors) <= 0.016
+    assert np.mean(errors) <= 0.015
     assert np.mean(losses) <= 0.001
     assert 0.036 < np.mean(pooled) < 0.042
 

@@ -14,6 +14,7 @@ temperature nor a slope and an intercept are exactly right.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ class LeakyBlocks:
     # [N, gamma]: P(n >= k) given the tokens before k; its mean given z_1 … z_k is exact survival.
     survival: NDArray[np.float64]
 
-    @property
+    @cached_property
     def prefix_mask(self) -> NDArray[np.float32]:
         """[N, gamma] survival labels."""
         gamma = self.logits.shape[1]
