@@ -6,10 +6,11 @@ import logging
 import math
 from dataclasses import dataclass
 
+from calib.calibration_report import CalibrationReport
 from calib.errors import InvalidInputError
 from calib.statuses import Refusal
 
-__all__ = ["HeldOutVerdict", "improves_held_out"]
+__all__ = ["HeldOutVerdict", "improves_held_out", "improves_survival"]
 
 _log = logging.getLogger(__name__)
 
@@ -79,3 +80,30 @@ def improves_held_out(
     reason = f"{why}: the old version stays"
     _log.warning("refused (%s): %s", Refusal.NOT_BETTER, reason)
     return HeldOutVerdict(False, Refusal.NOT_BETTER, reason)
+
+
+def improves_survival(
+    before: CalibrationReport, after: CalibrationReport, *, against: str = ""
+) -> HeldOutVerdict | None:
+    """Whether the survival of a new version is better than that of the old one on the same rows.
+
+    Positions count by their rows. A scheduler that trims leaves few rows at deep positions, and in
+    a plain mean the luck of a hundred of them outweighs thousands: it refused every second fit that
+    was truly better (raw survival off by .02, 4,000 to 20,000 rows trimmed at R = 128).
+
+    Args:
+        before: evaluation of the version in use.
+        after: evaluation of the new one.
+        against: what the old one is, for the reason, as in "against revision 3".
+
+    Returns:
+        The verdict; None where no row informs a survival.
+    """
+    old, new = before.survival.weighted_mean, after.survival.weighted_mean
+    if old.ece is None or new.ece is None:
+        return None
+    losses = None
+    if old.log_loss is not None and new.log_loss is not None:
+        losses = (old.log_loss, new.log_loss)
+    measure = f"held-out mean survival ECE {against}".rstrip()
+    return improves_held_out(old.ece, new.ece, log_losses=losses, measure=measure)

@@ -26,7 +26,7 @@ from calib.calibration import FORMS, Calibration
 from calib.calibration_key import CalibrationKey
 from calib.errors import FitRefusedError
 from calib.fit_status import MINIMUM_ROWS
-from calib.held_out_guard import improves_held_out
+from calib.held_out_guard import improves_survival
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
 from calib.statuses import Refusal, ServingStatus
@@ -253,16 +253,8 @@ def _worse_than_raw(after: Judgement, rows: HeldOutRows, champion: Champion) -> 
     if is_identity(champion.served.calibration):
         return None  # has been compared already
     raw = judge(rows.judged, Calibration.identity(rows.judged.gamma), DEFAULT_BINS)
-    before, found = raw.report.survival.mean, after.report.survival.mean
-    if before.ece is None or found.ece is None:
-        return None
-    losses = None
-    if before.log_loss is not None and found.log_loss is not None:
-        losses = (before.log_loss, found.log_loss)
-    verdict = improves_held_out(
-        before.ece, found.ece, log_losses=losses, measure="held-out mean survival ECE"
-    )
-    return None if verdict.replace else verdict.reason
+    verdict = improves_survival(raw.report, after.report)
+    return None if verdict is None or verdict.replace else verdict.reason
 
 
 def _affine_loses(new: ServedNumbers, old: ServedNumbers, rows: HeldOutRows) -> str | None:

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from calib.canonical_json import round_significant
-from calib.held_out_guard import HeldOutVerdict, improves_held_out
+from calib.held_out_guard import HeldOutVerdict, improves_survival
 from calib.position_metrics import PositionMetrics
 from calib.statuses import Refusal
 from monitoring.held_out_rows import HeldOutRows
@@ -43,15 +43,13 @@ class HeldOutComparison:
         if self.before is self.after:
             reason = f"the fit serves the same numbers as revision {self.champion}"
             return HeldOutVerdict(False, Refusal.NOT_BETTER, f"{reason}: nothing would change")
-        before, after = (side.report.survival.mean for side in (self.before, self.after))
-        if before.ece is None or after.ece is None:
+        found = improves_survival(
+            self.before.report, self.after.report, against=f"against revision {self.champion}"
+        )
+        if found is None:
             reason = "no held-out row informs a survival: nothing was measured"
             return HeldOutVerdict(False, Refusal.NOT_BETTER, reason)
-        losses = None
-        if before.log_loss is not None and after.log_loss is not None:
-            losses = (before.log_loss, after.log_loss)
-        measure = f"held-out mean survival ECE against revision {self.champion}"
-        return improves_held_out(before.ece, after.ece, log_losses=losses, measure=measure)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, six significant digits; nulls where nothing was measured."""
@@ -61,13 +59,13 @@ class HeldOutComparison:
             "champion": self.champion,
             "split": self.rows.to_dict(),
             "survival_ece": {
-                "before": _rounded(before.mean.ece),
-                "after": _rounded(after.mean.ece),
-                "perfect": _rounded(after.mean.null_level),
+                "before": _rounded(before.weighted_mean.ece),
+                "after": _rounded(after.weighted_mean.ece),
+                "perfect": _rounded(after.weighted_mean.null_level),
             },
             "survival_log_loss": {
-                "before": _rounded(before.mean.log_loss),
-                "after": _rounded(after.mean.log_loss),
+                "before": _rounded(before.weighted_mean.log_loss),
+                "after": _rounded(after.weighted_mean.log_loss),
             },
             "block_error": {"before": _block(blocks[0]), "after": _block(blocks[1])},
             "positions": [

@@ -78,7 +78,7 @@ class _Mean(msgspec.Struct, frozen=True):
 
 class _ViewMetrics(msgspec.Struct, frozen=True):
     positions: list[PositionErrors] = []
-    mean: _Mean = _Mean()
+    weighted_mean: _Mean = _Mean()
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -108,9 +108,9 @@ class Side(msgspec.Struct, frozen=True):
         return metrics.positions
 
     def mean(self, view: View) -> _Mean:
-        """Mean over positions."""
+        """Mean over positions, weighted by their rows."""
         metrics: _ViewMetrics = getattr(self, view)
-        return metrics.mean
+        return metrics.weighted_mean
 
 
 class _Comparison(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ def report_numbers(document: Mapping[str, Any]) -> dict[str, Any]:
         overall = evaluation.get("overall") or {}
         for view in _VIEWS:
             for side in ("raw", "calibrated"):
-                mean = _at(overall, side, view, "mean")
+                mean = _at(overall, side, view, "weighted_mean")
                 numbers[f"{view}_ece/{side}"] = _at(mean, "ece")
             positions = _at(overall, "calibrated", view, "positions") or ()
             for index, entry in enumerate(positions):

@@ -11,7 +11,7 @@ from calib.canonical_json import plain_json
 from calib.conditional_temperature import ConditionalTemperature
 from calib.errors import ConfigurationError, FitRefusedError, RecordError
 from calib.fit_status import MINIMUM_ROWS
-from calib.held_out_guard import HeldOutVerdict, improves_held_out
+from calib.held_out_guard import HeldOutVerdict, improves_survival
 from calib.label_consistency import check_label_consistency
 from calib.prompt_split import DEFAULT_SALT, SplitColumn, split_by_prompt
 from calib.records import AcceptanceRecords
@@ -311,14 +311,7 @@ def _refuse_shared_prompts(fit: AcceptanceRecords, judged: AcceptanceRecords) ->
 
 def _verdict(evaluation: EvaluationReport) -> HeldOutVerdict | None:
     """Compare survival means; None where the calibration is identity or nothing was measured."""
-    if evaluation.overall.raw is evaluation.overall.calibrated:
+    overall = evaluation.overall
+    if overall.raw is overall.calibrated:
         return None
-    before = evaluation.overall.raw.report.survival.mean
-    after = evaluation.overall.calibrated.report.survival.mean
-    if before.ece is None or after.ece is None:
-        return None
-    losses = None
-    if before.log_loss is not None and after.log_loss is not None:
-        losses = (before.log_loss, after.log_loss)
-    measure = "held-out mean survival ECE"
-    return improves_held_out(before.ece, after.ece, log_losses=losses, measure=measure)
+    return improves_survival(overall.raw.report, overall.calibrated.report)

@@ -128,7 +128,7 @@ def _facts(sides: Sides) -> Markup:
     evaluation, name = sides.evaluation, sides.served_name
     overall = evaluation.at("overall")
     lengths = overall.at("lengths")
-    mean = overall.at(name, "survival", "mean")
+    mean = overall.at(name, "survival", "weighted_mean")
     facts: list[tuple[str, Markup]] = [
         ("blocks judged", count(evaluation.at("rows"))),
         (
@@ -137,14 +137,14 @@ def _facts(sides: Sides) -> Markup:
         ),
         (
             "mean survival ECE, points",
-            change(overall.at("raw", "survival", "mean", "ece"), mean.at("ece")),
+            change(overall.at("raw", "survival", "weighted_mean", "ece"), mean.at("ece")),
         ),
         ("a perfect model would show", points(mean.at("null_level"))),
         (
             "mean conditional ECE, points",
             change(
-                overall.at("raw", "conditional", "mean", "ece"),
-                overall.at(name, "conditional", "mean", "ece"),
+                overall.at("raw", "conditional", "weighted_mean", "ece"),
+                overall.at(name, "conditional", "weighted_mean", "ece"),
             ),
         ),
         ("accepted length", decimal(lengths.at("realised"), 2)),
@@ -412,7 +412,7 @@ def _references(document: Node) -> Iterator[Markup]:
     found = list(document.at("references").items())
     if not found:
         return
-    means = [entry.at("survival", "mean") for _, entry in found]
+    means = [entry.at("survival", "weighted_mean") for _, entry in found]
     columns = [
         Column("calibrator", [name for name, _ in found], is_text=True),
         Column("ECE", [points(mean.at("ece")) for mean in means]),
@@ -422,7 +422,7 @@ def _references(document: Node) -> Iterator[Markup]:
     yield _section(
         "What flexible calibrators reach",
         element("p", "Fitted on the same rows; no engine can apply them."),
-        table("Survival, means over positions, points", columns),
+        table("Survival, means over positions by their rows, points", columns),
     )
 
 

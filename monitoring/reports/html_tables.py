@@ -140,7 +140,8 @@ def segments_table(evaluation: Node, *, recalibrated: bool) -> Markup:
 
     def means(view: str, name: str) -> list[tuple[Node, Node]]:
         return [
-            (c.at("raw", view, "mean", name), c.at(side, view, "mean", name)) for *_, c in entries
+            (c.at("raw", view, "weighted_mean", name), c.at(side, view, "weighted_mean", name))
+            for *_, c in entries
         ]
 
     blocks = [c.at(side, "block", "survival") for *_, c in entries]

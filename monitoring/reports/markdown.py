@@ -60,7 +60,8 @@ def _survival(report: FitReport, slices: pd.DataFrame) -> list[str]:
         conditions,
         "Survival confidence by position:",
         _positions(position_table(evaluation.overall, "survival")),
-        "Survival confidence by slice, means over positions, and the debiased error over all:",
+        "Survival confidence by slice, means over positions by their rows, and the debiased error "
+        "over all:",
         _segments(slices),
     ]
 

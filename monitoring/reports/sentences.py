@@ -152,8 +152,8 @@ def _block(overall: Comparison) -> Iterator[str]:
 
 
 def _mean_error(overall: Comparison) -> Iterator[str]:
-    raw = overall.raw.report.survival.mean
-    calibrated = overall.calibrated.report.survival.mean
+    raw = overall.raw.report.survival.weighted_mean
+    calibrated = overall.calibrated.report.survival.weighted_mean
     if raw.ece is None or calibrated.ece is None or calibrated.null_level is None:
         return
     after = "" if overall.raw is overall.calibrated else f", {points(calibrated.ece)} calibrated"
@@ -165,8 +165,8 @@ def _mean_error(overall: Comparison) -> Iterator[str]:
 
 def _log_loss(overall: Comparison) -> Iterator[str]:
     """An ECE can fall while forecasts get worse: sharp nonsense averages out in its bins."""
-    raw = overall.raw.report.survival.mean.log_loss
-    calibrated = overall.calibrated.report.survival.mean.log_loss
+    raw = overall.raw.report.survival.weighted_mean.log_loss
+    calibrated = overall.calibrated.report.survival.weighted_mean.log_loss
     if raw is not None and calibrated is not None and calibrated > raw:
         yield (
             f"But the mean log loss of survival rises from {raw:.4f} to {calibrated:.4f} nats: "
@@ -259,8 +259,8 @@ def _slices(title: str, segments: tuple[Segment, ...]) -> Iterator[str]:
 def _errors(part: Segment) -> tuple[float, float] | None:
     if part.comparison is None:
         return None
-    raw = part.comparison.raw.report.survival.mean.ece
-    calibrated = part.comparison.calibrated.report.survival.mean.ece
+    raw = part.comparison.raw.report.survival.weighted_mean.ece
+    calibrated = part.comparison.calibrated.report.survival.weighted_mean.ece
     return None if raw is None or calibrated is None else (raw, calibrated)
 
 
@@ -319,7 +319,7 @@ def _excluded(report: EvaluationReport) -> Iterator[str]:
 def _references(report: FitReport) -> Iterator[str]:
     texts = []
     for kind, judgement in report.references.items():
-        ece = judgement.report.survival.mean.ece
+        ece = judgement.report.survival.weighted_mean.ece
         if ece is not None:
             name = "Platt" if kind == "platt" else kind
             texts.append(f"{name} {points(ece)}")

@@ -53,8 +53,8 @@ def segment_table(report: EvaluationReport, view: View = "survival") -> pd.DataF
 
     Returns:
         ``rows``, ``accepted_length``, ``null_level``, and ``raw_…`` and ``calibrated_…`` of ece and
-        auc (means over positions) and block, block_low, block_high (the debiased error over all
-        positions); ``pooled`` says why a slice has no numbers.
+        auc (means over positions by their rows) and block, block_low, block_high (the debiased
+        error over all positions); ``pooled`` says why a slice has no numbers.
     """
     rows: list[dict[str, Any]] = [
         {"segment": "all", "rows": report.rows, **_means(report.overall, view)}
@@ -112,14 +112,14 @@ def reference_table(report: FitReport, view: View = "survival") -> pd.DataFrame:
     """Raw, calibrated and the flexible references side by side (index ``model``).
 
     Returns:
-        ``ece``, ``null_level``, ``log_loss``, ``auc`` (means over positions), ``block``,
-        ``block_low`` and ``block_high``.
+        ``ece``, ``null_level``, ``log_loss``, ``auc`` (means over positions by their rows),
+        ``block``, ``block_low`` and ``block_high``.
     """
     overall = report.evaluation.overall
     models = {"raw": overall.raw, report.method: overall.calibrated, **report.references}
     rows = []
     for name, judgement in models.items():
-        means = getattr(judgement.report, view).mean
+        means = getattr(judgement.report, view).weighted_mean
         numbers = {key: getattr(means, key) for key in ("ece", "null_level", "log_loss", "auc")}
         rows.append({"model": name, **numbers, **_block(judgement, view)})
     return _frame(rows, "model")
@@ -140,9 +140,9 @@ def _pair(before: PositionMetrics, after: PositionMetrics) -> dict[str, Any]:
 
 def _means(comparison: Comparison, view: View) -> dict[str, Any]:
     numbers: dict[str, Any] = {"accepted_length": comparison.acceptance.accepted_length}
-    numbers["null_level"] = getattr(comparison.calibrated.report, view).mean.null_level
+    numbers["null_level"] = getattr(comparison.calibrated.report, view).weighted_mean.null_level
     for name, judgement in (("raw", comparison.raw), ("calibrated", comparison.calibrated)):
-        means = getattr(judgement.report, view).mean
+        means = getattr(judgement.report, view).weighted_mean
         numbers |= {f"{name}_ece": means.ece, f"{name}_auc": means.auc}
         numbers |= {f"{name}_{key}": value for key, value in _block(judgement, view).items()}
     return numbers

@@ -113,7 +113,8 @@ def _segments(report: EvaluationReport, narrow: bool) -> RenderableType:
         ],
         **_error_columns(frame, "block", narrow),
     }
-    note = "length: accepted, with the bonus token; ECE, perfect and AUC: means over positions"
+    note = "length: accepted, with the bonus token; "
+    note += "ECE, perfect and AUC: means over positions by their rows"
     if narrow:
         del columns["length"]
         columns["ECE"] = [

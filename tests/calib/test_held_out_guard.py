@@ -1,15 +1,22 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from calib.calibration import Calibration
+from calib.conditional_likelihood import ConditionalLikelihood
 from calib.errors import InvalidInputError
-from calib.held_out_guard import improves_held_out
+from calib.evaluation import evaluate
+from calib.held_out_guard import improves_held_out, improves_survival
+from calib.records import AcceptanceRecords
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from calib.statuses import Refusal
 from tests.calib.blocks import simulate
+from tests.support.leaky_generator import simulate_leaky, trimmed_lengths
 
 
 def test_r24_worse_on_held_out_rows_keeps_the_old_version(
@@ -63,3 +70,69 @@ def test_a_wrong_log_loss_is_named() -> None:
 def test_wrong_errors_are_named(bad: float) -> None:
     with pytest.raises(InvalidInputError, match="after"):
         improves_held_out(0.05, bad)
+
+
+def trimmed(rows: int, seed: int) -> AcceptanceRecords:
+    """A log that a scheduler trimmed; raw survival is off by .02."""
+    blocks = simulate_leaky(rows, seed, partial=0.09)
+    logits = np.float32(0.8) * blocks.logits
+    return replace(blocks, logits=logits).records(trimmed_lengths(logits, 128))
+
+
+def test_a_better_fit_is_seen_in_a_log_that_was_trimmed() -> None:
+    """In a plain mean the luck of few deep rows decides, and refuses one fit of two."""
+    accepted, plain = [], []
+    for seed in range(8):
+        fit, judged = trimmed(3000, seed), trimmed(3000, 100 + seed)
+        temperatures = ConditionalLikelihood(minimum_rows=0).fit_records(fit).temperatures_
+        reports = [
+            evaluate(judged, Calibration.from_temperatures(numbers, gamma=7))
+            for numbers in (np.ones(7), temperatures)
+        ]
+        verdict = improves_survival(*reports)
+        assert verdict is not None
+        accepted.append(verdict.replace)
+        before, after = (report.survival.mean.ece or 0.0 for report in reports)
+        plain.append(after < before)
+    assert sum(accepted) >= 7
+    assert sum(plain) <= 6
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The same survival for every row."""
+
+    values: tuple[float, float]
+
+    def survival(self, confidence_logits: Any, /) -> Any:
+        return np.tile(np.float32(self.values), (len(confidence_logits), 1))
+
+    def conditional(self, confidence_logits: Any, /) -> Any:
+        return self.survival(confidence_logits)
+
+
+def test_positions_count_by_their_rows() -> None:
+    verified = np.array([1] * 98 + [2] * 2)
+    accepted = np.array([1] * 49 + [0] * 49 + [2] * 2)
+    columns = {
+        "confidence_logits": np.zeros((100, 2), dtype=np.float32),
+        "verified": verified,
+        "accepted": accepted,
+    }
+    records = AcceptanceRecords.from_columns(2, columns)
+    old = evaluate(records, Claims((0.5, 0.25)))
+    new = evaluate(records, Claims((0.6, 0.99)))
+    # 51 of 100 reach position 1, and 2 of 2 position 2.
+    assert old.survival.mean.ece == pytest.approx((0.01 + 0.75) / 2, abs=1e-6)
+    assert new.survival.mean.ece == pytest.approx((0.09 + 0.01) / 2, abs=1e-6)
+    verdict = improves_survival(old, new, against="against revision 3")
+    assert verdict is not None
+    assert not verdict.replace
+    gap, other = (100 * 0.01 + 2 * 0.75) / 102, (100 * 0.09 + 2 * 0.01) / 102
+    assert f"ECE against revision 3 goes from {gap:.4g} to {other:.4g}" in verdict.reason
+
+
+def test_nothing_measured_is_no_verdict() -> None:
+    columns = {"confidence_logits": [[0.5]], "verified": [0], "accepted": [0]}
+    report = evaluate(AcceptanceRecords.from_columns(1, columns), Calibration.identity(1))
+    assert improves_survival(report, report) is None

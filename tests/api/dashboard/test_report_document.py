@@ -15,7 +15,7 @@ POSITION = {
 
 
 def document(**more: object) -> bytes:
-    side = {"survival": {"positions": [POSITION], "mean": {"ece": 0.1}}}
+    side = {"survival": {"positions": [POSITION], "weighted_mean": {"ece": 0.1}}}
     values = {
         "revision": 3,
         "created_at": "2026-11-29T23:41:07Z",

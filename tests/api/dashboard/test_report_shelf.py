@@ -46,7 +46,7 @@ def evaluation() -> dict[str, Any]:
     served = {
         "survival": {
             "positions": [position(0.70, 0.69), position(0.54, 0.50)],
-            "mean": {"ece": 0.02, "null_level": 0.005},
+            "weighted_mean": {"ece": 0.02, "null_level": 0.005},
         },
         "block": {"survival": {"value": 0.03, "low": 0.01, "high": 0.05}},
     }

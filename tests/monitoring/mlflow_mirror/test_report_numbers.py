@@ -7,7 +7,7 @@ from monitoring.mlflow_mirror.report_numbers import report_numbers
 
 def side(*eces: float | None) -> dict[str, Any]:
     positions = [{"ece": ece, "auc": 0.7, "bins": [None]} for ece in eces]
-    view = {"positions": positions, "mean": {"ece": 0.05}}
+    view = {"positions": positions, "weighted_mean": {"ece": 0.05}}
     return {"conditional": view, "survival": view, "block": {"survival": {"value": 0.02}}}
 
 

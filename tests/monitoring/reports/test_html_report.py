@@ -74,7 +74,7 @@ def test_each_position_shows_errors_of_both_views_before_and_after(page: Page) -
                 assert f"{overall}/calibrated/{view}/positions/{k}/{name}" in shown
     assert f"{overall}/lengths/realised" in shown
     assert f"{overall}/lengths/raw/error_low" in shown
-    assert "/references/isotonic/survival/mean/ece" in shown
+    assert "/references/isotonic/survival/weighted_mean/ece" in shown
     assert "/calibration/temperatures/6" in shown
 
 
