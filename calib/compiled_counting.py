@@ -86,6 +86,7 @@ def _signature(numba: Any) -> Any:
 _HALF = np.float32(HALF_RANGE)
 _PER_HALF = np.float32(1.0 / HALF_RANGE)
 _ONE = np.float32(1.0)
+_ZERO = np.float32(0.0)
 _UNITS = np.float32(LOGIT_UNIT)  # a power of two, so that the product is exact
 
 
@@ -105,8 +106,9 @@ def _count_hard_labels(logits: Any, accepted: Any, limit: Any, table: Any) -> No
         for position in range(end):
             logit = logits[row, position]
             squashed = logit / (abs(logit) * _PER_HALF + _ONE)
-            # NaN becomes a number below 0: it has no cell, and must not be counted elsewhere.
-            cell = max(min(np.int32((squashed + _HALF) * per_unit), last), np.int32(0))
+            scaled = (squashed + _HALF) * per_unit
+            # NaN is not above 0: cast to a whole number it could be any place in memory.
+            cell = min(np.int32(scaled), last) if scaled > _ZERO else np.int32(0)
             place = start + np.uint64(cell) * columns
             start += stride
             sums[place] += 1

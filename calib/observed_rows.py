@@ -126,7 +126,7 @@ class ObservedRows:
         return self._matrix is None
 
     def lengths(self, part: slice) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
-        """n and min(n + 1, l), the last observed position, of a chunk of rows with hard labels."""
+        """n and min(n + 1, l), the last observed position, of a chunk of rows."""
         if self._accepted is None or self._longest is None:
             raise RecordError("accepted", None, "these labels were given without lengths")
         # int16: n + 1 does not fit the uint8 of telemetry.

@@ -87,7 +87,7 @@ def unchecked_logits(logits: NDArray[np.floating], exponent: int) -> NDArray[np.
 
 
 def in_range(scaled: NDArray[np.float32]) -> bool:
-    """Whether all scaled logits are finite and within ±65,536; no copy, NaN fails."""
+    """Whether all scaled logits are finite and within ±65,536; NaN is not."""
     with np.errstate(over="ignore", invalid="ignore"):
         # One reduction says yes to ordinary logits; a large sum of squares says nothing.
         if np.vdot(scaled, scaled) <= 0.25 * _LARGEST**2:

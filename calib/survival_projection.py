@@ -158,6 +158,7 @@ def project_survival(
     target: ArrayLike,  # [N, g] survival in [0, 1]
     *,
     evidence_rows: Sequence[int] | None = None,
+    one_class: Sequence[bool] | None = None,
     rules: ProjectionRules | None = None,
 ) -> SurvivalProjection:
     """Fit temperatures and affine numbers sequentially to a survival target.
@@ -169,6 +170,8 @@ def project_survival(
         target: S of a survival model, or hard labels of fully verified rows.
         evidence_rows: rows behind the target at each position, as ``SurvivalModel.rows``; N when
             None.
+        one_class: positions at which every label behind an imputed target was the same: a model
+            imputes its prior there, and no number comes of it. None for none.
         rules: options; defaults when None.
 
     Raises:
@@ -180,9 +183,8 @@ def project_survival(
     logits = checked_logits(confidence_logits).astype(np.float32, copy=False)
     survival = _checked_target(target, logits.shape)
     rows, gamma = logits.shape
-    behind = [rows] * gamma if evidence_rows is None else [int(count) for count in evidence_rows]
-    if len(behind) != gamma:
-        raise RecordError("evidence_rows", len(behind), f"give one number per position, {gamma}")
+    behind = _each("evidence_rows", evidence_rows, rows, gamma)
+    same = _each("one_class", one_class, False, gamma)
     parent = (1.0,) * gamma
     if options.parent_temperatures is not None:
         parent = checked_scales("parent_temperatures", options.parent_temperatures, gamma)
@@ -195,11 +197,12 @@ def project_survival(
     for index in range(gamma):
         z, wanted = np.ascontiguousarray(logits[:, index]), survival[:, index].copy()
         objective = SurvivalObjective(reached, z, wanted, options.n_bins)
-        fits.append(_temperature(index, objective, behind[index], imputed, parent[index], options))
+        evidence = FitEvidence(behind[index], objective.one_class or bool(same[index]))
+        fits.append(_temperature(index, objective, evidence, imputed, parent[index], options))
         continued = fits[-1].continued_with
         reached = objective.survive(continued)
         found = _affine(
-            index, affine_reached, z, wanted, behind[index], imputed, 1.0 / continued, options
+            index, affine_reached, z, wanted, evidence, imputed, 1.0 / continued, options
         )
         affine.append(found)
         slope = 1.0 / continued if found.slope is None else found.slope
@@ -217,20 +220,28 @@ def project_survival(
     )
 
 
+def _each(field: str, given: Sequence[int] | None, otherwise: int, gamma: int) -> list[int]:
+    """One whole number, or truth value, per position."""
+    values = [otherwise] * gamma if given is None else [int(value) for value in given]
+    if len(values) != gamma:
+        raise RecordError(field, len(values), f"give one value per position, {gamma}")
+    return values
+
+
 def _temperature(
     index: int,
     objective: SurvivalObjective,
-    evidence_rows: int,
+    known: FitEvidence,
     imputed: bool,
     parent: float,
     options: ProjectionRules,
 ) -> PositionFit:
-    evidence = FitEvidence(evidence_rows, objective.one_class)
-    if not objective.one_class:
+    evidence = known
+    if not known.one_class:
         found = search_temperature(objective, options.bounds, options.refinements)
         # An imputed target has no label noise.
         evidence = objective.evidence_of(found.temperature, found.at_bound, label_noise=not imputed)
-        evidence = replace(evidence, rows=evidence_rows)
+        evidence = replace(evidence, rows=known.rows)
     verdict = judge(
         evidence, minimum_rows=options.minimum_rows, gap_tolerance=options.gap_tolerance
     )
@@ -253,15 +264,14 @@ def _affine(
     reached: Floats,
     logits: NDArray[np.float32],
     target: Floats,
-    evidence_rows: int,
+    known: FitEvidence,
     imputed: bool,
     slope: float,
     options: ProjectionRules,
 ) -> AffineFit:
-    mean = float(target.mean())
-    if mean <= 0.0 or mean >= 1.0:
-        status, reason = judge(FitEvidence(evidence_rows, one_class=True))
-        return AffineFit(index + 1, evidence_rows, status, reason=reason)
+    if known.one_class:
+        status, reason = judge(known)
+        return AffineFit(index + 1, known.rows, status, reason=reason)
     features = np.stack([logits.astype(np.float64), np.ones(len(logits))], axis=1)
     start = np.array([slope, 0.0])
     theta = _fit_factor(features, reached, target, start)
@@ -273,7 +283,7 @@ def _affine(
     if not SMALLEST_SCALE < fitted < LARGEST_SCALE:
         at_bound = "lower" if fitted <= SMALLEST_SCALE else "upper"
     # Labels of single rows scatter; what their mean leaves in 15 bins is far below this.
-    evidence = FitEvidence(evidence_rows, False, None, None, residual)
+    evidence = FitEvidence(known.rows, False, None, None, residual)
     status, reason = judge(
         evidence, minimum_rows=options.minimum_rows, gap_tolerance=options.gap_tolerance
     )
@@ -287,7 +297,7 @@ def _affine(
     usable = status in (PositionStatus.OK, PositionStatus.INSUFFICIENT)
     return AffineFit(
         position=index + 1,
-        rows=evidence_rows,
+        rows=known.rows,
         status=status,
         slope=fitted if usable else None,
         intercept=round_significant(float(theta[1])) if usable else None,

@@ -269,13 +269,14 @@ def _sts(
 
 
 def _survival(
-    _: ConditionalLikelihood, survival: SurvivalModel, rows: FitSource, rules: MethodRules
+    conditional: ConditionalLikelihood, survival: SurvivalModel, rows: FitSource, rules: MethodRules
 ) -> _Served:
     logits = rows.logits(PROJECTION_ROWS)
     projection = project_survival(
         logits,
         survival.survival(logits),
         evidence_rows=survival.rows,
+        one_class=[fit.status is PositionStatus.ONE_CLASS for fit in conditional.position_fits_],
         rules=ProjectionRules(minimum_rows=rules.minimum_rows, parent_temperatures=rules.parent),
     )
     # The next logit's weight is what the imputed survival rests on: shown with the numbers.

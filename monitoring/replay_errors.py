@@ -1,9 +1,10 @@
 """Calibration error before and after each change of what is served, on the same rows.
 
 Both revisions are judged on the rows that came after the change and before the next one: rows that
-neither was fitted on. Mean over positions of the 15-bin survival ECE, with 95 % intervals by the
-circular block bootstrap (:mod:`calib.block_bootstrap`) over rows sorted by request, so that a block
-holds what the rows of a request share; and the debiased error with its interval over prompts.
+neither was fitted on. Mean of the 15-bin survival ECE over positions by their rows, with 95 %
+intervals by the circular block bootstrap (:mod:`calib.block_bootstrap`) over rows sorted by
+request, so that a block holds what the rows of a request share; and the debiased error with its
+interval over prompts.
 
 Letters: N rows, γ draft positions.
 """
@@ -160,10 +161,9 @@ def _unit_sums(rows: AcceptanceRecords, survival: NDArray[np.float32]) -> Floats
 
 
 def _ece(totals: Floats, gamma: int) -> Floats:
-    """[M] mean over positions of Σ_b |Σ(y − p)| / N."""
+    """[M] Σ_b |Σ(y − p)| / N of all positions together, so that each counts by its rows N."""
     residual = totals[:, : gamma * DEFAULT_BINS].reshape(len(totals), gamma, DEFAULT_BINS)
     counts = totals[:, gamma * DEFAULT_BINS :]
     gaps = np.abs(residual).sum(axis=2)
-    shares = np.divide(gaps, counts, out=np.zeros_like(gaps), where=counts > 0)
-    mean: Floats = shares.mean(axis=1)
+    mean: Floats = gaps.sum(axis=1) / np.maximum(counts.sum(axis=1), 1.0)
     return mean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from calib.calibration import Calibration, CalibrationKey
@@ -127,6 +127,7 @@ class FitReport:
             asked for.
         source: free text on where the rows come from.
         choice: candidates of ``"auto"`` and their losses; None where the method was named.
+        form_losses: log loss of survival by form on the judged rows, nats a label.
     """
 
     options: FitOptions
@@ -137,6 +138,7 @@ class FitReport:
     references: Mapping[str, Judgement]
     source: str
     choice: Mapping[str, Any] | None = None
+    form_losses: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -173,6 +175,7 @@ class FitReport:
             "method": self.options.method,
             "mode": self.options.mode,
             "choice": self._choice(),
+            "form_losses": dict(self.form_losses),
             "calibration": self.calibration.to_dict(),
             "split": self.split.to_dict(),
             "refusal": self.refusal,
@@ -233,6 +236,7 @@ def fit_report(
         references=_references(fit_rows, judged_rows, chosen),
         source=source,
         choice=numbers.choice,
+        form_losses=numbers.form_losses,
     )
 
 

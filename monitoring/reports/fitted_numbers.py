@@ -8,13 +8,12 @@ traffic; a file of temperatures has no room for segments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from calib.calibration import Calibration
 from calib.calibration_key import CalibrationKey
-from calib.conditional_temperature import ConditionalTemperature
 from calib.records import AcceptanceRecords
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from monitoring.challenger_fit import confirmed
@@ -25,7 +24,14 @@ from monitoring.recalibration_rows import FitRows
 if TYPE_CHECKING:
     from monitoring.reports.fit_report import FitOptions
 
-__all__ = ["METHOD_WORDS", "FileMethod", "FittedNumbers", "choice_sentence", "fitted_numbers"]
+__all__ = [
+    "METHOD_WORDS",
+    "FileMethod",
+    "FittedNumbers",
+    "choice_sentence",
+    "fitted_numbers",
+    "form_sentence",
+]
 
 FileMethod = Literal["auto", "sts", "temperature", "affine", "survival"]
 
@@ -50,10 +56,13 @@ class FittedNumbers:
         calibration: for all traffic, with statuses by position.
         choice: evidence of :class:`monitoring.recalibration_choice.Choice`; None where the method
             was asked for by name.
+        form_losses: log loss of survival by form on the judged rows, nats a label: ``temperatures``
+            and, where they were fitted, ``affine``, served or not. Empty for ``sts``.
     """
 
     calibration: Calibration
     choice: Mapping[str, Any] | None = None
+    form_losses: Mapping[str, float] = field(default_factory=dict)
 
 
 def fitted_numbers(
@@ -76,8 +85,11 @@ def fitted_numbers(
     Raises:
         FitRefusedError: ``no_rows`` or ``looks_like_probabilities``.
     """
-    if options.method in ("sts", "temperature"):
-        found = _estimator(options).fit_records(fit)
+    if options.method == "sts":
+        estimator = SequentialTemperatureScaling(
+            mode=options.mode, n_bins=options.n_bins, minimum_rows=options.minimum_rows
+        )
+        found = estimator.fit_records(fit)
         return FittedNumbers(found.calibration(key, fitted_at=fitted_at))
     rules = MethodRules(options.minimum_rows, key=key, fitted_at=fitted_at)
     evidence: Mapping[str, Any] | None = None
@@ -86,8 +98,8 @@ def fitted_numbers(
         method, evidence = choice.method, choice.evidence
     else:
         method = options.method
-    kept, _ = confirmed(fit_pool(method, FitRows.of(fit, _TENANT_SHARE), rules), judged)
-    return FittedNumbers(kept.calibration, evidence)
+    kept, forms = confirmed(fit_pool(method, FitRows.of(fit, _TENANT_SHARE), rules), judged)
+    return FittedNumbers(kept.calibration, evidence, forms["survival_log_loss"])
 
 
 def choice_sentence(choice: Mapping[str, Any]) -> str:
@@ -116,8 +128,22 @@ def _nats(loss: float | None) -> str:
     return "unknown" if loss is None else f"{loss:.4f}"
 
 
-def _estimator(options: FitOptions) -> SequentialTemperatureScaling | ConditionalTemperature:
-    shared: dict[str, Any] = {"n_bins": options.n_bins, "minimum_rows": options.minimum_rows}
-    if options.method == "temperature":
-        return ConditionalTemperature(**shared)
-    return SequentialTemperatureScaling(mode=options.mode, **shared)
+def form_sentence(losses: Mapping[str, float], *, affine: bool) -> str | None:
+    """What became of slopes and intercepts, without the full stop; None where none were fitted.
+
+    Args:
+        losses: of :class:`FittedNumbers`.
+        affine: whether they are served.
+    """
+    if "affine" not in losses:
+        return None
+    found, other = _nats(losses["affine"]), _nats(losses["temperatures"])
+    if affine:
+        return (
+            "The calibration has slopes and intercepts too, for engines that apply them: log loss "
+            f"of survival {found} nats, {other} by the temperatures, which are judged here"
+        )
+    return (
+        "Slopes and intercepts were fitted and left out: they would raise the log loss of survival "
+        f"from {other} to {found} nats on the judged blocks"
+    )

@@ -155,7 +155,8 @@ def segments_table(evaluation: Node, *, recalibrated: bool) -> Markup:
         Column("AUC", [change(b, a, decimal) for b, a in means("conditional", "auc")]),
         Column("accepted length", [_length(c, side) for *_, c in entries]),
     ]
-    caption = f"Means over positions, in points{', raw → recalibrated' if recalibrated else ''}"
+    change_of = ", raw → recalibrated" if recalibrated else ""
+    caption = f"Means over positions by their rows, in points{change_of}"
     return table(caption, columns, note=_thin_slices(thin, evaluation) if thin else None)
 
 

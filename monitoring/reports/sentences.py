@@ -10,7 +10,7 @@ from calib.statuses import PositionStatus, ServingStatus
 from calib.survival_leak import SurvivalLeak
 from monitoring.reports.evaluation_report import Comparison, EvaluationReport, Segment
 from monitoring.reports.fit_report import FitReport, RowSplit
-from monitoring.reports.fitted_numbers import choice_sentence
+from monitoring.reports.fitted_numbers import choice_sentence, form_sentence
 from monitoring.reports.throughput import Throughput
 
 __all__ = [
@@ -132,6 +132,9 @@ def _rows(split: RowSplit) -> str:
 def _choice(report: FitReport) -> Iterator[str]:
     if report.choice is not None:
         yield f"{choice_sentence(report.choice)}."
+    said = form_sentence(report.form_losses, affine=report.calibration.slopes is not None)
+    if said is not None:
+        yield f"{said}."
 
 
 def _block(overall: Comparison) -> Iterator[str]:

@@ -116,7 +116,8 @@ def reference_table(report: FitReport, view: View = "survival") -> pd.DataFrame:
         ``block``, ``block_low`` and ``block_high``.
     """
     overall = report.evaluation.overall
-    models = {"raw": overall.raw, report.method: overall.calibrated, **report.references}
+    served = "temperatures" if report.method == "affine" else report.method
+    models = {"raw": overall.raw, served: overall.calibrated, **report.references}
     rows = []
     for name, judgement in models.items():
         means = getattr(judgement.report, view).weighted_mean

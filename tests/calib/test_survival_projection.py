@@ -48,6 +48,19 @@ def test_m1_a_gap_above_the_product_is_no_fit() -> None:
     assert residual >= 0.15 - 1e-6  # what even those factors leave
 
 
+def test_what_a_model_imputes_without_two_classes_gives_no_number() -> None:
+    logits = np.random.default_rng(0).normal(1.0, 2.0, (4000, 2)).astype(np.float32)
+    target = np.cumprod(expit(logits / np.array([1.5, 0.8])), axis=1)
+    rules = ProjectionRules(parent_temperatures=(1.2, 1.3))
+    found = project_survival(logits, target, one_class=[False, True], rules=rules)
+    assert found.position_statuses == (PositionStatus.OK, PositionStatus.ONE_CLASS)
+    assert found.affine_statuses == (PositionStatus.OK, PositionStatus.ONE_CLASS)
+    assert found.position_fits[1].reason == "All 4000 labels are the same."
+    assert found.temperatures == (pytest.approx(1.5, rel=0.01), 1.3)
+    with pytest.raises(RecordError, match="one_class"):
+        project_survival(logits, target, one_class=[True])
+
+
 def test_exact_temperatures_come_back() -> None:
     draw = np.random.default_rng(0)
     logits = draw.normal(1.0, 2.0, (4000, 3)).astype(np.float32)

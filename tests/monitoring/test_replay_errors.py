@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from scipy.special import expit
 
+from calib.records import AcceptanceRecords
 from monitoring.loop_settings import LoopSettings
 from monitoring.replay import Replay, ReplayOptions
 from monitoring.replay_errors import served_changes, survival_error
@@ -34,6 +37,28 @@ def test_ece_is_the_mean_over_positions_of_the_binned_gap() -> None:
         gaps.append(np.abs(np.bincount(bins, y - p, 15)).sum() / len(p))
     assert found.value is not None
     assert abs(found.value - np.mean(gaps)) < 2e-3  # fp32 moves a few rows over an edge
+
+
+def test_positions_of_the_ece_count_by_their_rows() -> None:
+    whole = rows(2, 4000)
+    verified = np.where(np.arange(4000) < 40, 7, 1)
+    columns = {
+        "confidence_logits": whole.confidence_logits,
+        "verified": verified,
+        "accepted": np.minimum(whole.accepted, verified),
+    }
+    found = survival_error(AcceptanceRecords.from_columns(7, columns), revision(0))[0]
+    survival = np.cumprod(expit(whole.confidence_logits.astype(np.float64)), axis=1)
+    gaps, counts = [], []
+    for k in range(7):
+        known = verified > k
+        p, y = survival[known, k], whole.accepted[known] > k
+        bins = np.minimum((p * 15).astype(int), 14)
+        gaps.append(np.abs(np.bincount(bins, y - p, 15)).sum())
+        counts.append(known.sum())
+    assert counts == [4000] + [40] * 6
+    assert found.value == pytest.approx(sum(gaps) / 4240, abs=2e-3)  # fp32 moves a few rows
+    assert np.mean(np.divide(gaps, counts)) > 3.0 * sum(gaps) / 4240
 
 
 def test_a_promotion_is_judged_on_the_rows_after_it() -> None:

@@ -207,7 +207,7 @@ def test_one_class_reports_but_publishes_nothing(
 ) -> None:
     columns = synthetic_columns(400, gamma=3)
     path = write(accepted=columns["verified"], soft_labels=None)
-    assert_one_line(fit(path), 1, "refused: not_better: first position always accepted; no ")
+    assert_one_line(fit(path), 1, "refused: insufficient", "labels are the same")
     result = fit(path, "--method", "sts")
     assert_one_line(result, 1, "refused: insufficient", "labels are the same")
     assert result.stdout.startswith("Nothing is published.")

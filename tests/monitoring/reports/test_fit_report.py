@@ -135,10 +135,7 @@ def test_one_class_publishes_nothing_and_says_so() -> None:
     assert report.refusal is not None
     assert report.refusal.startswith("insufficient: no position has a number. All ")
     json.dumps(report.to_dict(), allow_nan=False)
-    chosen = fit_report(accepting_all(), FitOptions(minimum_rows=100)).refusal
-    assert chosen is not None
-    words = "not_better: first position always accepted; no position has a number of its own. "
-    assert chosen.startswith(words)
+    assert fit_report(accepting_all(), FitOptions(minimum_rows=100)).refusal == report.refusal
 
 
 def test_too_few_rows_publish_nothing() -> None:

@@ -15,8 +15,14 @@ from monitoring.held_out_rows import held_out_rows
 from monitoring.recalibration_choice import RULE, RULE_ON_FEW_ROWS
 from monitoring.recalibration_options import RecalibrationOptions
 from monitoring.reports.fit_report import FitOptions, fit_report
-from monitoring.reports.fitted_numbers import FileMethod, choice_sentence, fitted_numbers
+from monitoring.reports.fitted_numbers import (
+    FileMethod,
+    choice_sentence,
+    fitted_numbers,
+    form_sentence,
+)
 from monitoring.reports.sentences import fit_sentences
+from monitoring.reports.tables import reference_table
 from tests.support.leaky_generator import TRUE_TEMPERATURES, simulate_leaky, trimmed_lengths
 
 
@@ -116,3 +122,24 @@ def evidence(**changes: Any) -> dict[str, Any]:
 )
 def test_every_reason_has_its_sentence(changes: dict[str, Any], expected: str) -> None:
     assert expected in choice_sentence(evidence(**changes))
+
+
+def test_what_became_of_slopes_and_intercepts_is_said() -> None:
+    assert form_sentence({"temperatures": 0.2}, affine=False) is None
+    losses = {"temperatures": 0.2073, "affine": 0.206}
+    kept = form_sentence(losses, affine=True)
+    assert kept is not None
+    assert "log loss of survival 0.2060 nats, 0.2073 by the temperatures" in kept
+    dropped = form_sentence({"temperatures": 0.206, "affine": 0.2073}, affine=False)
+    assert dropped is not None
+    assert "left out: they would raise the log loss of survival from 0.2060 to 0.2073" in dropped
+
+
+def test_a_report_says_what_became_of_them() -> None:
+    options = FitOptions(method="affine", minimum_rows=100, minimum_segment_rows=10**6)
+    report = fit_report(rows(9000, 3), options)
+    said = form_sentence(report.form_losses, affine=report.calibration.slopes is not None)
+    assert said is not None
+    assert f"{said}." in list(fit_sentences(report))
+    assert report.to_dict()["form_losses"] == dict(report.form_losses)
+    assert reference_table(report).index.tolist()[:2] == ["raw", "temperatures"]
