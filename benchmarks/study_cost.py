@@ -85,7 +85,7 @@ def without_numba(blocks: Any) -> list[float]:
 def loading_seconds() -> float | None:
     """CPU seconds until the loop is there, compiled before; None without Numba."""
     start = time.process_time()
-    return round(time.process_time() - start, 3) if compiled_counting.load() else None
+    return round(time.process_time() - start, 3) if compiled_counting.load(7) else None
 
 
 def megabytes(name: str, rows: int) -> float | None:
@@ -145,7 +145,7 @@ def warm(arm: Method) -> None:
 
 def main() -> None:
     name, rows = sys.argv[1], int(sys.argv[2])
-    compiled_counting.load()
+    compiled_counting.load(7)
     with ExitStack() as stack:
         arm = method(name, stack)
         warm(arm)

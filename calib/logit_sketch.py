@@ -19,13 +19,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calib.compiled_counting import COLUMNS, HardLabelCounter, hard_label_counter
+from calib.compiled_counting import HardLabelCounter, hard_label_counter
 from calib.mergeable_sketch import Integers, MergeableSketch
 from calib.observed_rows import LabelSource, ObservedRows
 from calib.squashed_logit import (
     CHUNK_ROWS,
     LABEL_UNIT,
-    in_range,
     label_units,
     logit_units,
     scaled_logits,
@@ -36,7 +35,7 @@ from calib.squashed_logit import (
 __all__ = ["CELLS", "LabelSource", "LogitSketch", "grouped_sketches"]
 
 CELLS = 1024
-_COUNTED_ROWS = 1 << 14  # a pass of the compiled loop: their logits fit the cache of one core
+_COUNTED_ROWS = 1 << 16  # a pass of the compiled loops: their logits stay in a shared cache
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,30 +88,25 @@ class LogitSketch(MergeableSketch):
         return bool((self.sum_y & (int(LABEL_UNIT) - 1)).any())
 
     def _filled(self, logits: NDArray[np.floating], rows: ObservedRows) -> Self:
-        counter = hard_label_counter(len(logits)) if rows.hard else None
-        table = None if counter is None else self._counted(counter, logits, rows)
-        if table is None:
+        counter = hard_label_counter(len(logits), self.gamma, CELLS) if rows.hard else None
+        if counter is None or not self._counted(counter, logits, rows):
             return MergeableSketch._filled(self, logits, rows)
-        accepts = table[..., 0] - table[..., 2]
-        sums = (table[..., 0], table[..., 1], int(LABEL_UNIT) * accepts)
+        count, sum_z, rejections = counter.counted
+        sums = (count, sum_z, int(LABEL_UNIT) * (count - rejections))
         for mine, counted in zip(self._arrays, sums, strict=True):
             np.add(mine, counted, out=mine)
         return self
 
     def _counted(
         self, counter: HardLabelCounter, logits: NDArray[np.floating], rows: ObservedRows
-    ) -> Integers | None:
-        """The counter's table in one pass; None where a logit has to be cut or refused."""
-        table = np.zeros((self.gamma, CELLS, COLUMNS), dtype=np.int64)
+    ) -> bool:
+        """Whether the loops have counted all rows; False where a logit has to be cut or refused."""
         for start in range(0, len(logits), _COUNTED_ROWS):
             part = slice(start, start + _COUNTED_ROWS)
             block = np.ascontiguousarray(unchecked_logits(logits[part], self.scale_exponent))
-            counter(block, *rows.lengths(part), table)
-            # Looked at while the loop has them in cache: read twice from memory, rows cost a tenth
-            # more. Whatever the loop made of a wrong one is dropped with the table.
-            if not in_range(block):
-                return None
-        return table
+            if not counter.count(block, *rows.lengths(part)):
+                return False
+        return True
 
     def _count(
         self,

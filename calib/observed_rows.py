@@ -131,7 +131,8 @@ class ObservedRows:
             raise RecordError("accepted", None, "these labels were given without lengths")
         # int16: n + 1 does not fit the uint8 of telemetry.
         accepted = np.ascontiguousarray(self._accepted[part], np.int16)
-        longest = np.ascontiguousarray(self._longest[part], np.int16)
+        # One length for all rows stays one number.
+        longest = self._longest[part].astype(np.int16, copy=False)
         return accepted, np.minimum(accepted + np.int16(1), longest)
 
     def positions(self, part: slice, count: int) -> Iterator[tuple[NDArray[np.intp], NDArray[Any]]]:

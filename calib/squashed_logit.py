@@ -25,6 +25,7 @@ __all__ = [
     "LOGIT_UNIT",
     "check_scale_exponent",
     "in_range",
+    "in_short_range",
     "label_units",
     "logit_units",
     "scale_exponent",
@@ -38,6 +39,7 @@ LABEL_UNIT = float(1 << FRACTION_BITS)
 CHUNK_ROWS = 1 << 15  # rows a pass: temporaries stay in cache, sums exact in fp64
 HALF_RANGE = 4.0  # of the squashed logit
 _LARGEST = 65536.0  # |z| / scale above which sigma is 0 or 1 for every T that may be published
+_SHORT = 32768.0  # in units of 2^-16 such logits fit 32 bits
 _USUAL = (1.0 / 16.0, 16.0)  # mean |z| that scale 1 resolves as well as any other
 _EXPONENTS = 100  # keeps z / scale a normal fp32 number for all but absurd logits
 
@@ -89,10 +91,15 @@ def unchecked_logits(logits: NDArray[np.floating], exponent: int) -> NDArray[np.
 def in_range(scaled: NDArray[np.float32]) -> bool:
     """Whether all scaled logits are finite and within ±65,536; NaN is not."""
     with np.errstate(over="ignore", invalid="ignore"):
-        # One reduction says yes to ordinary logits; a large sum of squares says nothing.
-        if np.vdot(scaled, scaled) <= 0.25 * _LARGEST**2:
+        if in_short_range(scaled):
             return True
         return bool(scaled.max() <= _LARGEST and scaled.min() >= -_LARGEST)
+
+
+def in_short_range(scaled: NDArray[np.float32]) -> bool:
+    """Whether one reduction already says that all are within ±32,768; False says nothing."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.vdot(scaled, scaled) < _SHORT**2)
 
 
 def squash_cells(scaled: NDArray[np.float32], cells: int) -> NDArray[np.intp]:
