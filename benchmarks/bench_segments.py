@@ -41,6 +41,7 @@ from calib.segment_cells import SegmentReader, joined
 from calib.segment_fitting import fit_segments
 from calib.segment_model import SegmentFit
 from calib.segment_projection import project_segments
+from calib.segment_rescaling import rescale_segments
 from calib.segment_ridge import Strengths, fit_deviations
 from calib.segment_sketches import SegmentSketches
 from calib.segment_tags import POOL, SegmentLevels
@@ -105,6 +106,8 @@ def arms(
         intercepts=tuple(affine.intercepts_),
     )
     table = project_segments(model, records, pool)
+    if bool((records.verified == records.gamma).all()):
+        table, _ = rescale_segments(table, records)
     projected = time.process_time()
     predicted = {
         "raw": Calibration.identity(records.gamma).survival(logits),

@@ -26,8 +26,10 @@ from calib.evaluation import evaluate
 from calib.formats.arrow import read_parquet
 from calib.records import AcceptanceRecords
 from calib.regret import ThroughputReplay
+from calib.replay_outcomes import FullyVerified
 from calib.segment_fitting import fit_segments
 from calib.segment_projection import project_segments
+from calib.segment_rescaling import rescale_segments
 from calib.segment_sketches import SegmentSketches
 from calib.shipped import shipped_telemetry
 from tests.support.leaky_generator import trimmed_lengths
@@ -58,6 +60,8 @@ def segment_arms(fit: AcceptanceRecords, judged: AcceptanceRecords) -> dict[str,
     table = project_segments(
         fit_segments(SegmentSketches.from_records(fit)), fit, pooled.calibration()
     )
+    if FullyVerified(fit).known.mean() > 0.5:  # else trimmed: what is left was chosen by confidence
+        table, _ = rescale_segments(table, fit)
     return {
         "ours: temperatures by segment": table.survival(judged),
         "ours: affine by segment": table.survival(judged, "affine"),

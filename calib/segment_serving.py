@@ -175,14 +175,18 @@ class SegmentTable:
         codes, keys = leaf_segments(records, self.buckets, TAGS)
         slopes, intercepts = np.ones((len(keys), self.gamma)), np.zeros((len(keys), self.gamma))
         for row, key in enumerate(keys):
-            place, _ = self._placed(key)
-            if place is None:
+            segment = self.served_to(key)
+            if segment is None:
                 continue
-            segment = self._resolve(place)
             slopes[row] = 1.0 / np.array(segment.temperatures)
             if form == "affine" and segment.slopes is not None:
                 slopes[row], intercepts[row] = segment.slopes, segment.intercepts
         return slopes[codes], intercepts[codes]
+
+    def served_to(self, key: SegmentKey) -> ServedSegment | None:
+        """The segment that answers requests with these buckets; None for identity."""
+        place, _ = self._placed(key)
+        return None if place is None else self._resolve(place)
 
     def survival(
         self, records: AcceptanceRecords, form: Form = "temperatures"

@@ -31,6 +31,7 @@ from calib.replay_outcomes import FullyVerified
 from calib.segment_fitting import fit_segments
 from calib.segment_model import SegmentModel
 from calib.segment_projection import project_segments
+from calib.segment_rescaling import rescale_segments
 from calib.segment_serving import SegmentTable
 from calib.segment_sketches import SegmentSketches
 from calib.segment_tags import POOL
@@ -192,18 +193,22 @@ def _survival_model(affine: ConditionalLikelihood, records: AcceptanceRecords) -
 
 
 def _sts(fits: _Fits) -> Calibration:
-    known = FullyVerified(fits.records).known
-    if known.mean() < 1.0 - _MOST_TRIMMED:
-        ahead = fits.records.propensity == 1.0
-        if not (known & ahead).any():
-            raise FitRefusedError(
-                Refusal.TRIMMED_ROWS,
-                f"{1.0 - known.mean():.1%} of the rows were trimmed, and none was verified fully "
-                "by load alone",
-            )
-        known &= ahead
-    rows = fits.records.select(known)
+    rows, trimmed = _verified(fits.records)
+    if not len(rows):
+        raise FitRefusedError(
+            Refusal.TRIMMED_ROWS,
+            f"{trimmed:.1%} of the rows were trimmed, and none was verified fully by load alone",
+        )
     return SequentialTemperatureScaling(minimum_rows=0).fit_records(rows).calibration()
+
+
+def _verified(records: AcceptanceRecords) -> tuple[AcceptanceRecords, float]:
+    """Rows whose full verification no confidence has decided, and the share that was trimmed."""
+    known = FullyVerified(records).known
+    trimmed = 1.0 - float(known.mean())
+    if trimmed > _MOST_TRIMMED:
+        known = known & (records.propensity == 1.0)
+    return records.select(known), trimmed
 
 
 def _temperature(fits: _Fits) -> Calibration:
@@ -229,13 +234,14 @@ def _segments(fits: _Fits) -> SegmentTable | None:
     fits.segments = fitted
     model = None if fits.model.is_product else fits.model
     # Segments carry the affine form only where the pool does.
-    return project_segments(
+    table = project_segments(
         fitted,
         _thinned(fits.records),
         fits.pooled["affine"],
         survival=model,
         sample_rows=_SEGMENT_ROWS,
     )
+    return rescale_segments(table, _verified(fits.records)[0])[0]
 
 
 def _oracle(judged: AcceptanceRecords) -> Survival:

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from calib.calibration import Calibration
 from calib.calibration_key import CalibrationKey
 from calib.conditional_likelihood import ConditionalLikelihood
-from calib.errors import ConfigurationError
+from calib.errors import ConfigurationError, FitRefusedError
 from calib.fit_status import MINIMUM_ROWS
 from calib.record_schema import UNKNOWN_INTEGER
 from calib.records import AcceptanceRecords
 from calib.segment_fitting import fit_segments
 from calib.segment_projection import project_segments
+from calib.segment_rescaling import FEWEST_ROWS, rescale_segments
 from calib.segment_serving import SegmentTable, Unseen
 from calib.segment_sketches import SegmentSketches
 from calib.segment_tags import (
@@ -167,11 +168,22 @@ def with_segments(pool: MethodFit, rows: FitRows, rules: MethodRules) -> MethodF
         survival=None if survival.is_product else survival,
         unseen=rules.unseen,
     )
+    table, step = _rescaled(table, rows)
     model = replace(pool.model, segments=fitted)
-    levels = MappingProxyType({"levels": fitted.to_dict()["levels"]})
+    evidence = MappingProxyType({"levels": fitted.to_dict()["levels"], "rescaling": step})
     return replace(
-        pool, table=table, model=RevisionModel.from_dict(model.to_dict()), segments=levels
+        pool, table=table, model=RevisionModel.from_dict(model.to_dict()), segments=evidence
     )
+
+
+def _rescaled(table: SegmentTable, rows: FitRows) -> tuple[SegmentTable, dict[str, Any] | None]:
+    """The table after the last sequential step, and how that went; None where it was not tried."""
+    try:
+        verified = rows.survival_rows(FEWEST_ROWS)
+    except FitRefusedError:  # trimmed, and next to nothing was verified fully by load or by a coin
+        return table, None
+    found, step = rescale_segments(table, verified)
+    return found, None if step is None else step.to_dict()
 
 
 def _coarser(records: AcceptanceRecords) -> AcceptanceRecords:
