@@ -142,7 +142,7 @@ def test_the_rows_that_are_read_depend_on_no_order(monkeypatch: pytest.MonkeyPat
     assert backwards is not None
     assert backwards.rows == 2000
     assert np.allclose(backwards.factors, first.factors, rtol=1e-9)
-    assert backwards.gain == pytest.approx(first.gain, rel=1e-9)
+    assert backwards.brier_gain == pytest.approx(first.brier_gain, rel=1e-9)
 
 
 def test_a_slope_out_of_bounds_leaves_its_segment_as_it_was() -> None:

@@ -57,10 +57,22 @@ def test_gain_is_what_rows_outside_the_fit_save() -> None:
         for sign, at in ((1.0, odds), (-1.0, moved)):
             error = np.cumprod(expit(at), axis=1) - labels
             saved[out] += sign * np.square(error).sum(axis=1)[out]
-    assert found.gain == pytest.approx(saved.mean(), rel=1e-9)
     sums = saved.reshape(1000, 4).sum(axis=1)
     expected = sums.std(ddof=1) / np.sqrt(1000) / 4
-    assert found.standard_error == pytest.approx(expected, rel=1e-6)
+    assert found.brier_gain == pytest.approx((saved.mean(), expected), rel=1e-6)
+
+
+def test_a_tail_that_grows_too_sure_is_not_taken() -> None:
+    # Near one half odds are too flat; steeper ones would call certain what fails once in 55 times.
+    draw = np.random.default_rng(5)
+    odds = draw.choice([-4.0, -0.7, 0.7, 4.0], (6000, 1), p=[0.4, 0.1, 0.1, 0.4])
+    chance = expit(np.where(np.abs(odds) < 1.0, 3.5, 1.0) * odds)
+    accepted = (draw.random((6000, 1)) < chance).sum(axis=1)
+    found = fit_rescaling(odds, accepted, np.arange(6000))
+    assert found.brier_gain[0] > found.brier_gain[1]
+    assert found.log_loss_gain[0] < -found.log_loss_gain[1]
+    assert not found.kept
+    assert found.factors == (1.0,)
 
 
 @pytest.mark.statistical
@@ -104,7 +116,7 @@ def test_one_prompt_is_no_evidence() -> None:
     assert not found.kept
     assert found.factors == (1.0,) * GAMMA
     assert found.shifts == (0.0,) * GAMMA
-    assert found.to_dict()["standard_error"] is None
+    assert found.to_dict()["brier_gain"]["standard_error"] is None
 
 
 def test_extreme_odds_and_labels_of_one_class_end() -> None:
@@ -114,12 +126,12 @@ def test_extreme_odds_and_labels_of_one_class_end() -> None:
 
 
 def test_evidence_is_plain_json() -> None:
-    found = SurvivalRescaling((1.5,), (0.25,), 40, 0.125, 0.0625)
+    found = SurvivalRescaling((1.5,), (0.25,), 40, (0.125, 0.0625), (-0.25, 0.5))
     assert json.loads(json.dumps(found.to_dict())) == {
         "kept": True,
         "factors": [1.5],
         "shifts": [0.25],
         "rows": 40,
-        "brier_gain": 0.125,
-        "standard_error": 0.0625,
+        "brier_gain": {"mean": 0.125, "standard_error": 0.0625},
+        "log_loss_gain": {"mean": -0.25, "standard_error": 0.5},
     }

@@ -119,3 +119,19 @@ def test_more_words_than_segments_count_for_the_coarser_ones(
     assert len(SegmentSketches.from_records(many).sketches) <= 8 + 1
     few = AcceptanceRecords.from_columns(GAMMA, columns).select(slice(0, 4))
     assert _coarser(few) is few
+
+
+def test_segments_take_the_last_step_only_where_full_verification_was_no_choice() -> None:
+    traffic = simulate_segments(6000, 5, gamma=2)
+    whole = FitRows.of(traffic.records())
+    found = with_segments(fit_pool("affine", whole, MethodRules()), whole, MethodRules())
+    step = found.segments["rescaling"]
+    assert step["rows"] == 6000
+    assert set(step) == {"kept", "factors", "shifts", "rows", "brier_gain", "log_loss_gain"}
+    # Trimmed where confidence was low: what was verified fully was chosen by confidence.
+    verified = np.where(traffic.blocks.logits[:, 0] < 1.0, 1, 2)
+    trimmed = FitRows.of(traffic.records(verified))
+    assert 0.1 < trimmed.trimmed_share < 0.9
+    found = with_segments(fit_pool("affine", trimmed, MethodRules()), trimmed, MethodRules())
+    assert found.table is not None
+    assert found.segments["rescaling"] is None
