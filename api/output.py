@@ -34,20 +34,21 @@ Files = dict[str, Path]  # what a file is, in words, and where it lies
 def write_calibration(report: FitReport, folder: Path) -> Files:
     """Write the calibration and the file that SGLang loads.
 
-    Errors in the SGLang file are those of the judged rows. A list with a null would make SGLang
-    refuse the file and is left out.
+    Errors in the SGLang file are those of the judged rows by its temperatures. A list with a null
+    would make SGLang refuse the file and is left out.
 
     Raises:
         OSError: the folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     calibration, overall = report.calibration, report.evaluation.overall
+    by_temperatures = overall.raw if report.evaluation.form == "affine" else overall.calibrated
     sts = sts_bytes(
         calibration.temperatures,
         dataset=report.source,
         num_samples=report.split.fit_rows,
         ece_before=[metrics.ece for metrics in overall.raw.report.survival],
-        ece_after=[metrics.ece for metrics in overall.calibrated.report.survival],
+        ece_after=[metrics.ece for metrics in by_temperatures.report.survival],
         extra={
             "gamma": calibration.gamma,
             "method": calibration.method,

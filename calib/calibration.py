@@ -232,6 +232,7 @@ class Calibration:
         if gamma == self.gamma:
             return self
         statuses = self.position_statuses[:gamma]
+        affine = self.slopes is not None
         refit = self.status in (ServingStatus.FITTED, ServingStatus.PARTIAL)
         return replace(
             self,
@@ -240,7 +241,7 @@ class Calibration:
             slopes=None if self.slopes is None else self.slopes[:gamma],
             intercepts=None if self.intercepts is None else self.intercepts[:gamma],
             position_statuses=statuses,
-            status=serving_status(statuses) if refit else self.status,
+            status=serving_status(statuses, affine=affine) if refit else self.status,
             derived_from_gamma=self.derived_from_gamma or self.gamma,
         )
 

@@ -22,12 +22,20 @@ __all__ = [
 _Word = TypeVar("_Word", ServingStatus, PositionStatus)
 
 
-def serving_status(position_statuses: Iterable[PositionStatus]) -> ServingStatus:
-    """``fitted`` when every position is ok, ``partial`` when some are, ``insufficient`` else."""
+def serving_status(
+    position_statuses: Iterable[PositionStatus], *, affine: bool = False
+) -> ServingStatus:
+    """``fitted`` when every position is ok, ``partial`` when some are, ``insufficient`` else.
+
+    Args:
+        position_statuses: how the temperature of each position went.
+        affine: whether slopes and intercepts are served beside them: with these a calibration of
+            which no temperature fits is ``partial``.
+    """
     ok = [status is PositionStatus.OK for status in position_statuses]
     if ok and all(ok):
         return ServingStatus.FITTED
-    return ServingStatus.PARTIAL if any(ok) else ServingStatus.INSUFFICIENT
+    return ServingStatus.PARTIAL if affine or any(ok) else ServingStatus.INSUFFICIENT
 
 
 def checked_word(kind: type[_Word], field: str, value: Any) -> _Word:

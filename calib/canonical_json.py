@@ -20,6 +20,7 @@ __all__ = [
     "canonical_json",
     "parse_json_object",
     "plain_json",
+    "round_numbers",
     "round_significant",
     "sha256_hex",
 ]
@@ -35,6 +36,22 @@ def round_significant(value: float) -> float:
         1.58489
     """
     return float(f"{value:.6g}")
+
+
+def round_numbers(value: Any, digits: int = 6) -> Any:
+    """``value`` with every float in it at so many significant digits; tuples become lists.
+
+    Examples:
+        >>> round_numbers({"slopes": (1 / 3, 2), "name": "x"}, digits=3)
+        {'slopes': [0.333, 2], 'name': 'x'}
+    """
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {key: round_numbers(item, digits) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [round_numbers(item, digits) for item in value]
+    return value
 
 
 def plain_json(value: Any, field: str = "value") -> Any:

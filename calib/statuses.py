@@ -14,7 +14,7 @@ class ServingStatus(StrEnum):
 
     IDENTITY = "identity"  # nothing fitted yet: all ones
     FITTED = "fitted"  # every position carries its own fit
-    PARTIAL = "partial"  # some positions carry their parent's number, or 1
+    PARTIAL = "partial"  # some temperatures are the parent's, or 1 (beside slopes maybe all)
     STALE = "stale"  # past ``valid_until``; judged by the client
     UNCALIBRATED = "uncalibrated"  # the calibration key changed: a new baseline at identity
     INSUFFICIENT = "insufficient"  # too few rows to fit any position

@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from calib.calibration import FORMS, Calibration
+from calib.calibration import FORMS, Calibration, Form
 from calib.calibration_key import CalibrationKey
 from calib.errors import FitRefusedError
 from calib.fit_status import MINIMUM_ROWS
 from calib.held_out_guard import improves_survival
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
-from calib.statuses import Refusal, ServingStatus
+from calib.statuses import PositionStatus, Refusal, ServingStatus
 from monitoring.held_out_rows import HeldOutRows, held_out_rows
 from monitoring.recalibration_choice import choose_method, loss_difference, rounded, row_losses
 from monitoring.recalibration_evidence import HeldOutComparison
@@ -38,6 +38,7 @@ from monitoring.recalibration_methods import (
     MethodRules,
     fit_pool,
     with_segments,
+    with_temperatures,
     without_affine,
     without_segments,
 )
@@ -49,6 +50,7 @@ from monitoring.served_numbers import ServedNumbers
 __all__ = [
     "ChallengerFit",
     "Champion",
+    "affine_alone",
     "confirmed",
     "fit_challenger",
     "is_identity",
@@ -133,7 +135,7 @@ def fit_challenger(
     except FitRefusedError as error:
         return ChallengerFit(str(error.status), error.reason)
     kept, forms = confirmed(fitted, rows.judged)
-    evidence |= {"forms": forms, "fit": kept.calibration.evidence}
+    evidence["forms"] = forms
     return _judged(method, kept, rows, current, evidence)
 
 
@@ -200,6 +202,39 @@ def confirmed(fitted: MethodFit, judged: AcceptanceRecords) -> tuple[MethodFit, 
     return kept, forms
 
 
+def affine_alone(
+    fitted: MethodFit, judged: AcceptanceRecords, before: ServedNumbers
+) -> MethodFit | None:
+    """Slopes and intercepts of a fit beside the temperatures served before; None without a case.
+
+    For fits whose temperatures are refused. σ(z/T) turns about one half, so of a head whose logits
+    lie around zero no temperature mends the mean, and slope and intercept do. Engines that apply
+    temperatures alone are served what they were: nothing of this can harm them.
+
+    None where segments are served, where a temperature fits and another one was served before, or
+    where slopes and intercepts lower the log loss of the judged rows by no more than two standard
+    errors: a fit that was refused once needs a clear case.
+
+    Args:
+        fitted: on other rows, confirmed.
+        judged: usable rows.
+        before: what is served now.
+    """
+    old = before.calibration
+    alone = with_temperatures(fitted, old.temperatures)
+    if alone is None or before.table is not None:
+        return None
+    own = PositionStatus.OK in fitted.calibration.position_statuses
+    if own and old.temperatures != Calibration.identity(old.gamma).temperatures:
+        return None
+    mine, theirs = (
+        row_losses(judged, each.survival(judged, "affine"))
+        for each in (ServedNumbers(alone.calibration), before)
+    )
+    loss, error = loss_difference(mine, theirs, judged)
+    return alone if loss < -2.0 * error else None
+
+
 def _judged(
     method: RecalibrationMethod,
     fitted: MethodFit,
@@ -208,22 +243,24 @@ def _judged(
     evidence: Mapping[str, Any],
 ) -> ChallengerFit:
     """Compare with the champion on the same held-out rows."""
+    comparison = _compared(fitted, rows, champion)
+    insufficient = fitted.calibration.status is ServingStatus.INSUFFICIENT
+    if insufficient or not comparison.verdict.replace:
+        alone = affine_alone(fitted, rows.judged, champion.served)
+        shown = None if alone is None else _compared(alone, rows, champion, "affine")
+        if alone is not None and shown is not None and shown.verdict.replace:
+            fitted, comparison, insufficient = alone, shown, False
     new = ServedNumbers(fitted.calibration, fitted.table)
-    after = _judgement(new, rows)
-    same = same_numbers(new, champion.served)
-    before = after if same else _judgement(champion.served, rows)
-    comparison = HeldOutComparison(champion.number, before, after, rows)
-    found = {**evidence, "held_out": comparison.to_dict()}
+    found = {**evidence, "fit": fitted.calibration.evidence, "held_out": comparison.to_dict()}
     summary = tuple(comparison.sentences())
     verdict = comparison.verdict
-    insufficient = fitted.calibration.status is ServingStatus.INSUFFICIENT
     if insufficient or not verdict.replace:
         word = ServingStatus.INSUFFICIENT if insufficient else Refusal.NOT_BETTER
         reason = verdict.reason
         if insufficient or is_identity(fitted.calibration):
             reason = no_numbers(fitted.calibration)
         return ChallengerFit(str(word), reason, method, evidence=found, summary=summary)
-    worse = _worse_than_raw(after, rows, champion)
+    worse = _worse_than_raw(comparison.after, rows, champion)
     if worse is not None:
         worse = f"{worse}; roll back to identity, revision 0, instead"
     worse = worse or _affine_loses(new, champion.served, rows)
@@ -242,10 +279,20 @@ def _judged(
     )
 
 
-def _judgement(served: ServedNumbers, rows: HeldOutRows) -> Judgement:
-    if served.table is None:  # its log odds reach further than fp32 probabilities
+def _compared(
+    fitted: MethodFit, rows: HeldOutRows, champion: Champion, form: Form = "temperatures"
+) -> HeldOutComparison:
+    new = ServedNumbers(fitted.calibration, fitted.table)
+    after = _judgement(new, rows, form)
+    same = same_numbers(new, champion.served)
+    before = after if same else _judgement(champion.served, rows, form)
+    return HeldOutComparison(champion.number, before, after, rows, form)
+
+
+def _judgement(served: ServedNumbers, rows: HeldOutRows, form: Form) -> Judgement:
+    if served.table is None and form == "temperatures":  # log odds reach further than fp32 c
         return judge(rows.judged, served.calibration, DEFAULT_BINS)
-    return judge(rows.judged, served.on(rows.judged), DEFAULT_BINS)
+    return judge(rows.judged, served.on(rows.judged, form), DEFAULT_BINS)
 
 
 def _worse_than_raw(after: Judgement, rows: HeldOutRows, champion: Champion) -> str | None:
@@ -292,11 +339,14 @@ def same_numbers(one: ServedNumbers, other: ServedNumbers) -> bool:
 
 
 def no_numbers(calibration: Calibration) -> str:
-    """That no position could be fitted, and why the first of them could not, for a refusal."""
+    """That no position could be fitted, and why, for a refusal; without the full stop."""
     reason = "no position has a number of its own"
-    for fit in calibration.evidence.get("positions", ()):
-        if fit["reason"] is not None:
-            return f"{reason}. Position {fit['position']}: {fit['reason']}"
+    for kind, words in (("positions", "Position"), ("affine", "Slope and intercept of position")):
+        faults = [fit for fit in calibration.evidence.get(kind, ()) if fit["reason"] is not None]
+        if kind == "affine" and calibration.slopes is not None:
+            reason += ". Slopes and intercepts are not clearly better on held-out rows either"
+        elif faults and faults[0]["reason"].rstrip(".") not in reason:
+            reason += f". {words} {faults[0]['position']}: {faults[0]['reason'].rstrip('.')}"
     return reason
 
 

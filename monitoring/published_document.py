@@ -210,7 +210,7 @@ def _cut(fields: dict[str, Any], gamma: int) -> None:
     fields["position_statuses"] = fields["position_statuses"][:gamma]
     if fields["status"] in (ServingStatus.FITTED, ServingStatus.PARTIAL):
         kept = [PositionStatus(word) for word in fields["position_statuses"]]
-        fields["status"] = str(serving_status(kept))
+        fields["status"] = str(serving_status(kept, affine=fields["affine"] is not None))
     if fields["segments"] is not None:
         fields["segments"]["gamma"] = gamma
         for entry in fields["segments"]["segments"]:

@@ -280,6 +280,6 @@ def _clusters(records: AcceptanceRecords) -> NDArray[np.intp]:
     return np.arange(len(records)) if column is None else cluster_codes(column)
 
 
-def rounded(value: float) -> float | None:
+def rounded(value: float | None) -> float | None:
     """The value to six significant digits, as evidence is stored; None where it is not finite."""
-    return round_significant(value) if math.isfinite(value) else None
+    return round_significant(value) if value is not None and math.isfinite(value) else None

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from calib.canonical_json import round_significant
+from calib.calibration import Form
 from calib.held_out_guard import HeldOutVerdict, improves_survival
 from calib.position_metrics import PositionMetrics
 from calib.statuses import Refusal
 from monitoring.held_out_rows import HeldOutRows
+from monitoring.recalibration_choice import rounded
 from monitoring.reports.block_error import BlockError
 from monitoring.reports.evaluation_report import Judgement
 
@@ -30,12 +31,15 @@ class HeldOutComparison:
         before: its judgement.
         after: the new fit's judgement; the same object where both serve the same numbers.
         rows: the split.
+        form: by which both were judged; ``"affine"`` where the temperatures are the champion's, and
+            by its temperatures where it has no affine form.
     """
 
     champion: int
     before: Judgement
     after: Judgement
     rows: HeldOutRows
+    form: Form = "temperatures"
 
     @property
     def verdict(self) -> HeldOutVerdict:
@@ -43,9 +47,10 @@ class HeldOutComparison:
         if self.before is self.after:
             reason = f"the fit serves the same numbers as revision {self.champion}"
             return HeldOutVerdict(False, Refusal.NOT_BETTER, f"{reason}: nothing would change")
-        found = improves_survival(
-            self.before.report, self.after.report, against=f"against revision {self.champion}"
-        )
+        against = f"against revision {self.champion}"
+        if self.form == "affine":
+            against = f"by slopes and intercepts {against}"
+        found = improves_survival(self.before.report, self.after.report, against=against)
         if found is None:
             reason = "no held-out row informs a survival: nothing was measured"
             return HeldOutVerdict(False, Refusal.NOT_BETTER, reason)
@@ -57,15 +62,16 @@ class HeldOutComparison:
         blocks = (self.before.block["survival"], self.after.block["survival"])
         return {
             "champion": self.champion,
+            "form": self.form,
             "split": self.rows.to_dict(),
             "survival_ece": {
-                "before": _rounded(before.weighted_mean.ece),
-                "after": _rounded(after.weighted_mean.ece),
-                "perfect": _rounded(after.weighted_mean.null_level),
+                "before": rounded(before.weighted_mean.ece),
+                "after": rounded(after.weighted_mean.ece),
+                "perfect": rounded(after.weighted_mean.null_level),
             },
             "survival_log_loss": {
-                "before": _rounded(before.weighted_mean.log_loss),
-                "after": _rounded(after.weighted_mean.log_loss),
+                "before": rounded(before.weighted_mean.log_loss),
+                "after": rounded(after.weighted_mean.log_loss),
             },
             "block_error": {"before": _block(blocks[0]), "after": _block(blocks[1])},
             "positions": [
@@ -77,6 +83,12 @@ class HeldOutComparison:
         """What changed, for a person; a point is 1/100 of a probability."""
         found = self.to_dict()
         yield _split_sentence(found["split"])
+        if self.form == "affine":
+            yield (
+                "No temperature serves better than those of revision "
+                f"{self.champion}: engines that apply temperatures alone keep them, and what "
+                "follows is of slopes and intercepts."
+            )
         error, block = found["survival_ece"], found["block_error"]
         loss = found["survival_log_loss"]
         if error["before"] is None or error["after"] is None:
@@ -118,32 +130,28 @@ def _position(position: int, before: PositionMetrics, after: PositionMetrics) ->
     return {
         "position": position,
         "rows": after.n,
-        "effective_rows": _rounded(after.effective_n),
-        "ece": {"before": _rounded(before.ece), "after": _rounded(after.ece)},
-        "auc": {"before": _rounded(before.auc), "after": _rounded(after.auc)},
+        "effective_rows": rounded(after.effective_n),
+        "ece": {"before": rounded(before.ece), "after": rounded(after.ece)},
+        "auc": {"before": rounded(before.auc), "after": rounded(after.auc)},
         "debiased_error": {"before": _debiased(before), "after": _debiased(after)},
-        "log_loss": {"before": _rounded(before.log_loss), "after": _rounded(after.log_loss)},
+        "log_loss": {"before": rounded(before.log_loss), "after": rounded(after.log_loss)},
     }
 
 
 def _debiased(metrics: PositionMetrics) -> dict[str, float | None]:
     return {
-        "value": _rounded(metrics.debiased_ece),
-        "low": _rounded(metrics.debiased_ece_low),
-        "high": _rounded(metrics.debiased_ece_high),
+        "value": rounded(metrics.debiased_ece),
+        "low": rounded(metrics.debiased_ece_low),
+        "high": rounded(metrics.debiased_ece_high),
     }
 
 
 def _block(error: BlockError) -> dict[str, float | None]:
     return {
-        "value": _rounded(error.value),
-        "low": _rounded(error.low),
-        "high": _rounded(error.high),
+        "value": rounded(error.value),
+        "low": rounded(error.low),
+        "high": rounded(error.high),
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round_significant(value)
 
 
 def _points(value: float) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.affine_fits import MINIMUM_AFFINE_ROWS
 from calib.calibration import Calibration
 from calib.calibration_key import CalibrationKey
 from calib.conditional_likelihood import ConditionalLikelihood
@@ -38,7 +39,7 @@ from calib.segment_tags import (
 )
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from calib.sketch_cells import LogitCells
-from calib.statuses import PositionStatus
+from calib.statuses import PositionStatus, ServingStatus
 from calib.survival_model import SurvivalModel, fit_survival_model
 from calib.survival_projection import ProjectionRules, project_survival
 from monitoring.recalibration_rows import FitRows, PairParts
@@ -53,6 +54,7 @@ __all__ = [
     "PooledMethod",
     "fit_pool",
     "with_segments",
+    "with_temperatures",
     "without_affine",
     "without_segments",
 ]
@@ -210,6 +212,37 @@ def _coarser(records: AcceptanceRecords) -> AcceptanceRecords:
     return records
 
 
+def with_temperatures(fit: MethodFit, temperatures: Sequence[float]) -> MethodFit | None:
+    """The same slopes and intercepts beside other temperatures, of which none is the fit's own.
+
+    None where it has no affine form, segments, or too few rows for any number.
+
+    Args:
+        fit: whose own temperatures serve no better than these.
+        temperatures: the parent's; what was served before goes on.
+    """
+    pooled, cannot = fit.calibration, PositionStatus.TEMPERATURE_CANNOT_FIT
+    statuses = [
+        cannot if status is PositionStatus.OK else status for status in pooled.position_statuses
+    ]
+    if pooled.slopes is None or fit.table is not None or cannot not in statuses:
+        return None
+    positions = [dict(position) for position in pooled.evidence["positions"]]
+    for position, served in zip(positions, temperatures, strict=True):
+        if position["status"] == PositionStatus.OK:
+            found = position["temperature"]
+            why = f"On rows held out {found:g} serves no better than {served:g}; slopes do."
+            position |= {"status": str(cannot), "ece_after": None, "reason": why}
+    calibration = replace(
+        pooled,
+        temperatures=tuple(temperatures),
+        status=ServingStatus.PARTIAL,
+        position_statuses=tuple(statuses),
+        evidence={**pooled.evidence, "positions": positions},
+    )
+    return replace(fit, calibration=calibration)
+
+
 def without_affine(fit: MethodFit) -> MethodFit:
     """The same fit with temperatures alone, for all traffic and every segment."""
     pooled = fit.calibration
@@ -236,7 +269,11 @@ _Served = tuple[Calibration, int]
 def _conditional(
     method: Literal["temperature", "affine"], rows: FitSource, rules: MethodRules
 ) -> ConditionalLikelihood:
-    estimator = ConditionalLikelihood(method, minimum_rows=rules.minimum_rows)
+    estimator = ConditionalLikelihood(
+        method,
+        minimum_rows=rules.minimum_rows,
+        minimum_affine_rows=max(MINIMUM_AFFINE_ROWS, rules.minimum_rows),
+    )
     return estimator.fit_sketch(rows.cells())
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.calibration import Calibration
+from calib.canonical_json import round_numbers
 from calib.errors import CalibrationError, FormatError
 from calib.records import AcceptanceRecords
 from calib.segment_model import SegmentModel
@@ -116,7 +117,7 @@ class RevisionModel:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values at nine significant digits, more than fp32 confidences can show."""
         segments = None if self.segments is None else segment_model_dict(self.segments)
-        found: dict[str, Any] = _rounded(
+        found: dict[str, Any] = round_numbers(
             {
                 "format": FORMAT,
                 "slopes": self.pooled.slopes,
@@ -124,7 +125,8 @@ class RevisionModel:
                 "rows": self.pooled.rows,
                 "confidence_errors": self.confidence_errors,
                 "hazards": [asdict(hazard) for hazard in self.pooled.hazards],
-            }
+            },
+            digits=9,
         )
         return {**found, "segments": segments}
 
@@ -161,11 +163,3 @@ def _product(slopes: Sequence[float], intercepts: Sequence[float]) -> SurvivalMo
         for index, (intercept, slope) in enumerate(pairs)
     )
     return SurvivalModel(tuple(slopes), tuple(intercepts), hazards, (0,) * len(slopes))
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.canonical_json import round_numbers
 from calib.errors import CalibrationError, FormatError
 from calib.records import AcceptanceRecords
 from calib.segment_model import SegmentFit, SegmentModel
@@ -31,14 +32,15 @@ FORMAT: Final = "dspark-calib/segment-model/1"
 
 def segment_model_dict(model: SegmentModel) -> dict[str, Any]:
     """The model as plain JSON, at nine significant digits: more than fp32 confidences can show."""
-    found: dict[str, Any] = _rounded(
+    found: dict[str, Any] = round_numbers(
         {
             "format": FORMAT,
             "buckets": model.buckets.to_dict(),
             "levels": model.levels.to_list(),
             "seen": {tag: list(buckets) for tag, buckets in sorted(model.seen.items())},
             "segments": [model.segments[key].to_dict() for key in sorted(model.segments)],
-        }
+        },
+        digits=9,
     )
     return found
 
@@ -93,11 +95,3 @@ def _fit(entry: Mapping[str, Any]) -> SegmentFit:
         slopes=tuple(entry["slopes"]),
         intercepts=tuple(entry["intercepts"]),
     )
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value

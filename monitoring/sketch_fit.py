@@ -20,7 +20,12 @@ from monitoring.challenger_fit import (
     no_numbers,
     same_numbers,
 )
-from monitoring.recalibration_methods import MethodRules, PooledMethod, fit_pool
+from monitoring.recalibration_methods import (
+    MethodRules,
+    PooledMethod,
+    fit_pool,
+    with_temperatures,
+)
 from monitoring.recalibration_options import RecalibrationOptions
 from monitoring.served_numbers import ServedNumbers
 from monitoring.sketch_rows import SketchRows
@@ -61,6 +66,8 @@ def fit_sketches(
         found = fit_pool(method, source, rules)
     except FitRefusedError as error:
         return ChallengerFit(str(error.status), error.reason, evidence=evidence)
+    if found.calibration.status is ServingStatus.INSUFFICIENT:
+        found = with_temperatures(found, served.temperatures) or found
     evidence["fit"] = found.calibration.evidence
     summary = (_sentence(source),)
     refusal: ServingStatus | Refusal | None = None

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection
 
-from calib.canonical_json import plain_json, round_significant
+from calib.canonical_json import plain_json, round_numbers
 from calib.cost_table_files import parse_cost_table
 from calib.errors import CalibrationError
 from calib.records import AcceptanceRecords
@@ -105,8 +105,8 @@ def telemetry_report(
     evaluation = evaluation_report(judged, champion.calibration) if len(judged) else None
     worth = _worth(judged, champion, cost)
     document = _document(champion, window, chosen, evaluation, counted, created_at) | {
-        "revisions": _rounded(history),
-        "throughput": _rounded(worth.to_dict()),
+        "revisions": round_numbers(history),
+        "throughput": round_numbers(worth.to_dict()),
         "sentences": _sentences(champion, evaluation, worth),
     }
     encoded = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -267,7 +267,7 @@ def _evaluation(report: EvaluationReport) -> dict[str, Any]:
 
     A report is kept for every few minutes; bins of every slice would make most of its size.
     """
-    found: dict[str, Any] = _rounded(report.to_dict())
+    found: dict[str, Any] = round_numbers(report.to_dict())
     for segment in found["segments"]:
         comparison = segment["comparison"] or {}
         for side in ("raw", "calibrated"):
@@ -276,11 +276,3 @@ def _evaluation(report: EvaluationReport) -> dict[str, Any]:
                     position.pop("bins", None)
                     position.pop("sharpness", None)
     return found
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round_significant(value)
-    if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from api.service_calls import ServiceCalls
 
 if TYPE_CHECKING:
     from calib.calibration import Calibration
 
-__all__ = ["calibration_of_document", "sts_of_source"]
+__all__ = ["SourceArgument", "SourceRevision", "calibration_of_document", "sts_of_source"]
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A drafter of the service, or a file: calibration.json, report.json, a revision, "
+        "a polled answer or an STS file.",
+        metavar="DRAFTER|FILE",
+    ),
+]
+SourceRevision = Annotated[
+    int | None, typer.Option(min=0, help="This revision of the drafter, not its champion.")
+]
 
 _STS = "application/vnd.sglang.dspark-sts+json"
 

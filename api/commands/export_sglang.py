@@ -8,29 +8,20 @@ from typing import Annotated
 
 import typer
 
-from api.commands.calibration_source import sts_of_source
+from api.commands.calibration_source import SourceArgument, SourceRevision, sts_of_source
 from api.service_calls import DEFAULT_URL, ServiceToken, ServiceUrl, service_exit_codes
 
 __all__ = ["export_sglang"]
 
 
 def export_sglang(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="A drafter of the service, or a file: calibration.json, report.json, a revision, "
-            "a polled answer or an STS file.",
-            metavar="DRAFTER|FILE",
-        ),
-    ],
+    source: SourceArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, in one step.")],
     gamma: Annotated[
         int | None,
         typer.Option(min=1, help="Block size of the engine; a longer calibration is cut to it."),
     ] = None,
-    revision: Annotated[
-        int | None, typer.Option(min=0, help="This revision of the drafter, not its champion.")
-    ] = None,
+    revision: SourceRevision = None,
     identity: Annotated[
         bool, typer.Option("--identity", help="Ones only, as the plugin and collecting need.")
     ] = False,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calib.acceptance_summary import AcceptanceSummary
-from calib.calibration import Calibration
+from calib.calibration import Calibration, Form
 from calib.calibration_report import CalibrationReport
 from calib.data_quality import quality_flags
 from calib.evaluation import ConfidenceModel, evaluate
@@ -19,6 +19,7 @@ from calib.survival_leak import SurvivalLeak, measure_leak
 from monitoring.reports.block_error import BlockError, block_errors
 from monitoring.reports.length_forecast import LengthForecast, length_forecast
 from monitoring.reports.segments import segment_rows
+from monitoring.served_numbers import ServedNumbers
 
 __all__ = [
     "MINIMUM_SEGMENT_ROWS",
@@ -128,6 +129,8 @@ class EvaluationReport:
         soft_labels: mean c* against observed acceptance, or None without soft labels.
         tenant_shares: share of the rows that each tenant sent, largest first and unnamed; empty
             where tenants are unknown.
+        form: what was judged: ``"temperatures"``, or ``"affine"`` where they are all 1 and slopes
+            and intercepts stand beside them.
     """
 
     gamma: int
@@ -144,6 +147,7 @@ class EvaluationReport:
     leak_model: str
     soft_labels: LabelConsistency | None
     tenant_shares: tuple[float, ...] = ()
+    form: Form = "temperatures"
 
     def segments_by(self, *columns: str) -> tuple[Segment, ...]:
         """The slices that are tagged by exactly these columns, in order."""
@@ -159,6 +163,7 @@ class EvaluationReport:
             "excluded": dict(self.excluded),
             "warnings": list(self.warnings),
             "digest": self.digest,
+            "form": self.form,
             "overall": self.overall.to_dict(),
             "segments": [part.to_dict() for part in self.segments],
             "minimum_segment_rows": self.minimum_segment_rows,
@@ -204,7 +209,13 @@ def evaluation_report(
         leak_model=measured_with.method,
         soft_labels=None if rows.soft_labels is None else check_label_consistency(rows),
         tenant_shares=_tenant_shares(rows),
+        form=_form(calibration),
     )
+
+
+def _form(calibration: Calibration) -> Form:
+    ones = all(temperature == 1.0 for temperature in calibration.temperatures)
+    return "affine" if ones and calibration.slopes is not None else "temperatures"
 
 
 def _tenant_shares(rows: AcceptanceRecords) -> tuple[float, ...]:
@@ -235,12 +246,16 @@ def _pooled(tags: tuple[tuple[str, str], ...], rows: int, minimum: int) -> str:
 def _compare(rows: AcceptanceRecords, calibration: Calibration, n_bins: int) -> Comparison:
     identity = Calibration.identity(rows.gamma)
     raw = judge(rows, identity, n_bins)
-    same = calibration.temperatures == identity.temperatures
+    model: ConfidenceModel = calibration
+    if _form(calibration) == "affine":
+        model = ServedNumbers(calibration).on(rows, "affine")
+    elif calibration.temperatures == identity.temperatures:
+        model = identity
     return Comparison(
         raw=raw,
-        calibrated=raw if same else judge(rows, calibration, n_bins),
+        calibrated=raw if model is identity else judge(rows, model, n_bins),
         acceptance=AcceptanceSummary.from_records(rows),
-        lengths=length_forecast(rows, identity, identity if same else calibration),
+        lengths=length_forecast(rows, identity, model),
     )
 
 

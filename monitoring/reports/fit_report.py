@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 from calib.calibration import Calibration, CalibrationKey
@@ -27,6 +28,7 @@ from monitoring.reports.evaluation_report import (
 from monitoring.reports.fitted_numbers import (
     METHOD_WORDS,
     FileMethod,
+    FittedNumbers,
     choice_sentence,
     fitted_numbers,
 )
@@ -128,6 +130,7 @@ class FitReport:
         source: free text on where the rows come from.
         choice: candidates of ``"auto"`` and their losses; None where the method was named.
         form_losses: log loss of survival by form on the judged rows, nats a label.
+        left_out: rows to fit on that the method did not read, or not to their last position.
     """
 
     options: FitOptions
@@ -139,6 +142,7 @@ class FitReport:
     source: str
     choice: Mapping[str, Any] | None = None
     form_losses: Mapping[str, float] = field(default_factory=dict)
+    left_out: int = 0
 
     @property
     def method(self) -> str:
@@ -154,8 +158,7 @@ class FitReport:
     def refusal(self) -> str | None:
         """Why nothing should be published, in a sentence; None where it may be."""
         if self.calibration.status is ServingStatus.INSUFFICIENT:
-            reasons = [fit["reason"] for fit in self.calibration.evidence["positions"]]
-            return f"{ServingStatus.INSUFFICIENT}: no position has a number. {reasons[0]}"
+            return f"{ServingStatus.INSUFFICIENT}: {no_numbers(self.calibration)}"
         if is_identity(self.calibration):
             suspected = [f"{word.replace('_', ' ')}; " for word in self.evaluation.warnings]
             return f"{Refusal.NOT_BETTER}: {''.join(suspected)}{no_numbers(self.calibration)}"
@@ -176,6 +179,7 @@ class FitReport:
             "mode": self.options.mode,
             "choice": self._choice(),
             "form_losses": dict(self.form_losses),
+            "left_out": self.left_out,
             "calibration": self.calibration.to_dict(),
             "split": self.split.to_dict(),
             "refusal": self.refusal,
@@ -220,13 +224,14 @@ def fit_report(
     fit_rows, judged_rows, split = _split(usable, evaluate_on, chosen)
     check_label_consistency(usable).require()
     numbers = fitted_numbers(fit_rows, judged_rows, chosen, key=key, fitted_at=fitted_at)
-    evaluation = evaluation_report(
+    judge = partial(
+        evaluation_report,
         judged_rows,
-        numbers.calibration,
         n_bins=chosen.n_bins,
         minimum_segment_rows=chosen.minimum_segment_rows,
         conditional_model=_conditional_model(fit_rows, chosen),
     )
+    numbers, evaluation = _judged(numbers, judged_rows, judge)
     return FitReport(
         options=chosen,
         calibration=numbers.calibration,
@@ -237,7 +242,27 @@ def fit_report(
         source=source,
         choice=numbers.choice,
         form_losses=numbers.form_losses,
+        left_out=numbers.left_out,
     )
+
+
+def _judged(
+    numbers: FittedNumbers,
+    judged: AcceptanceRecords,
+    judge: Callable[[Calibration], EvaluationReport],
+) -> tuple[FittedNumbers, EvaluationReport]:
+    """The numbers and their judgement; slopes and intercepts alone where temperatures fail it."""
+    evaluation = judge(numbers.calibration)
+    verdict = _verdict(evaluation)
+    served = numbers.calibration.status is not ServingStatus.INSUFFICIENT
+    if served and verdict is not None and verdict.replace:
+        return numbers, evaluation
+    alone = numbers.affine_alone(judged)
+    if alone is None:
+        return numbers, evaluation
+    again = judge(alone.calibration)
+    better = _verdict(again)
+    return (alone, again) if better is not None and better.replace else (numbers, evaluation)
 
 
 def _conditional_model(rows: AcceptanceRecords, options: FitOptions) -> Calibration:

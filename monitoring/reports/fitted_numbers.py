@@ -8,7 +8,7 @@ traffic; a file of temperatures has no room for segments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -16,10 +16,11 @@ from calib.calibration import Calibration
 from calib.calibration_key import CalibrationKey
 from calib.records import AcceptanceRecords
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
-from monitoring.challenger_fit import confirmed
+from monitoring.challenger_fit import affine_alone, confirmed
 from monitoring.recalibration_choice import FEW_ROWS, RULE_ON_FEW_ROWS, choose_method
-from monitoring.recalibration_methods import MethodRules, fit_pool
-from monitoring.recalibration_rows import FitRows
+from monitoring.recalibration_methods import MethodFit, MethodRules, fit_pool
+from monitoring.recalibration_rows import FitRows, trimmed_mask
+from monitoring.served_numbers import ServedNumbers
 
 if TYPE_CHECKING:
     from monitoring.reports.fit_report import FitOptions
@@ -31,6 +32,7 @@ __all__ = [
     "choice_sentence",
     "fitted_numbers",
     "form_sentence",
+    "left_out_sentence",
 ]
 
 FileMethod = Literal["auto", "sts", "temperature", "affine", "survival"]
@@ -58,11 +60,29 @@ class FittedNumbers:
             was asked for by name.
         form_losses: log loss of survival by form on the judged rows, nats a label: ``temperatures``
             and, where they were fitted, ``affine``, served or not. Empty for ``sts``.
+        fit: that the numbers come from; None for ``sts`` by name.
+        left_out: rows to fit on that the method did not read, or not to their last position.
     """
 
     calibration: Calibration
     choice: Mapping[str, Any] | None = None
     form_losses: Mapping[str, float] = field(default_factory=dict)
+    fit: MethodFit | None = None
+    left_out: int = 0
+
+    def affine_alone(self, judged: AcceptanceRecords) -> FittedNumbers | None:
+        """Slopes and intercepts beside raw confidence; None without a clear case for them.
+
+        Args:
+            judged: as in :func:`fitted_numbers`.
+        """
+        raw = ServedNumbers(Calibration.identity(judged.gamma))
+        found = None if self.fit is None else affine_alone(self.fit, judged, raw)
+        if found is None:
+            return None
+        kept, forms = confirmed(found, judged)
+        losses = forms["survival_log_loss"]
+        return replace(self, calibration=kept.calibration, form_losses=losses, fit=kept)
 
 
 def fitted_numbers(
@@ -90,7 +110,11 @@ def fitted_numbers(
             mode=options.mode, n_bins=options.n_bins, minimum_rows=options.minimum_rows
         )
         found = estimator.fit_records(fit)
-        return FittedNumbers(found.calibration(key, fitted_at=fitted_at))
+        # Parity mode drops every shorter row; our own search, what lies beyond a row's length. A
+        # stop token that cut a fully scheduled block is no trimming.
+        short = fit.verified < fit.gamma if options.mode == "parity" else trimmed_mask(fit)
+        numbers = found.calibration(key, fitted_at=fitted_at)
+        return FittedNumbers(numbers, left_out=int(short.sum()))
     rules = MethodRules(options.minimum_rows, key=key, fitted_at=fitted_at)
     evidence: Mapping[str, Any] | None = None
     if options.method == "auto":
@@ -99,7 +123,8 @@ def fitted_numbers(
     else:
         method = options.method
     kept, forms = confirmed(fit_pool(method, FitRows.of(fit, _TENANT_SHARE), rules), judged)
-    return FittedNumbers(kept.calibration, evidence, forms["survival_log_loss"])
+    losses = forms["survival_log_loss"]
+    return FittedNumbers(kept.calibration, evidence, losses, kept, len(fit) - kept.rows)
 
 
 def choice_sentence(choice: Mapping[str, Any]) -> str:
@@ -128,16 +153,45 @@ def _nats(loss: float | None) -> str:
     return "unknown" if loss is None else f"{loss:.4f}"
 
 
-def form_sentence(losses: Mapping[str, float], *, affine: bool) -> str | None:
+def left_out_sentence(rows: int, options: FitOptions, of: int) -> str | None:
+    """Which rows a fit did not read, without the full stop; None where it read them all.
+
+    Args:
+        rows: ``left_out`` of :class:`FittedNumbers`.
+        options: of the fit.
+        of: rows to fit on.
+    """
+    if not rows:
+        return None
+    count = f"{rows:,} of {of:,} blocks"
+    if options.method == "auto":
+        return (
+            f"Method sts left out {count}, which were trimmed or may have been verified fully for "
+            "their confidence; method survival reads them all"
+        )
+    how = f"Method sts is for fully verified blocks and left out {count}"
+    if options.mode == "default":
+        how += ", which were trimmed, beyond the position they were verified to"
+    return f"{how}; methods auto and survival read them all"
+
+
+def form_sentence(losses: Mapping[str, float], *, affine: bool, alone: bool = False) -> str | None:
     """What became of slopes and intercepts, without the full stop; None where none were fitted.
 
     Args:
         losses: of :class:`FittedNumbers`.
         affine: whether they are served.
+        alone: whether every temperature is 1.
     """
     if "affine" not in losses:
         return None
     found, other = _nats(losses["affine"]), _nats(losses["temperatures"])
+    if affine and alone:
+        return (
+            "No temperature fits, and slopes and intercepts do: engines that apply them are served "
+            f"a calibration (log loss of survival {found} nats), the others, SGLang's file among "
+            f"them, raw confidence (T = 1, {other} nats)"
+        )
     if affine:
         return (
             "The calibration has slopes and intercepts too, for engines that apply them: log loss "

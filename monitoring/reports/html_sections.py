@@ -379,6 +379,11 @@ def _temperature_table(calibration: Node) -> Markup:
     columns = [
         Column("k", [k + 1 for k in positions]),
         Column("T", [decimal(value) for value in temperatures]),
+        *(
+            Column(name, [decimal(value) for value in calibration.at(field)])
+            for name, field in (("slope", "slopes"), ("intercept", "intercepts"))
+            if calibration.at(field).exists
+        ),
         Column("status", [word(statuses.at(k).text) for k in positions], is_text=True),
         Column("why", [fits.at(k, "reason").text for k in positions], is_text=True),
     ]

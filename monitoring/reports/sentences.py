@@ -10,7 +10,7 @@ from calib.statuses import PositionStatus, ServingStatus
 from calib.survival_leak import SurvivalLeak
 from monitoring.reports.evaluation_report import Comparison, EvaluationReport, Segment
 from monitoring.reports.fit_report import FitReport, RowSplit
-from monitoring.reports.fitted_numbers import choice_sentence, form_sentence
+from monitoring.reports.fitted_numbers import choice_sentence, form_sentence, left_out_sentence
 from monitoring.reports.throughput import Throughput
 
 __all__ = [
@@ -48,6 +48,7 @@ def evaluation_sentences(report: EvaluationReport) -> list[str]:
     """What the judged rows say about raw and calibrated confidence."""
     overall = report.overall
     return [
+        *_form(report),
         *_block(overall),
         *_mean_error(overall),
         *_log_loss(overall),
@@ -132,9 +133,18 @@ def _rows(split: RowSplit) -> str:
 def _choice(report: FitReport) -> Iterator[str]:
     if report.choice is not None:
         yield f"{choice_sentence(report.choice)}."
-    said = form_sentence(report.form_losses, affine=report.calibration.slopes is not None)
-    if said is not None:
-        yield f"{said}."
+    left_out = left_out_sentence(report.left_out, report.options, report.split.fit_rows)
+    affine, alone = report.calibration.slopes is not None, report.evaluation.form == "affine"
+    said = form_sentence(report.form_losses, affine=affine, alone=alone)
+    refused = alone and report.refusal is not None  # the refusal speaks of both forms
+    for sentence in (left_out, None if refused else said):
+        if sentence is not None:
+            yield f"{sentence}."
+
+
+def _form(report: EvaluationReport) -> Iterator[str]:
+    if report.form == "affine":
+        yield "What follows judges slopes and intercepts; every temperature is 1: raw confidence."
 
 
 def _block(overall: Comparison) -> Iterator[str]:

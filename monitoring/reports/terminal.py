@@ -81,7 +81,7 @@ def _positions(
     frame = position_table(report.overall, view)
     columns = {
         "k": [str(position) for position in frame.index],
-        "T": [f"{temperature:.3f}" for temperature in calibration.temperatures],
+        **_numbers(report, calibration),
         "rows": _counts(frame["rows"]),
         "observed": _points(frame["observed"]),
         **_soft_labels(report, view),
@@ -91,6 +91,14 @@ def _positions(
     if narrow:
         columns = {k: v for k, v in columns.items() if k not in ("observed", "c*", "predicted")}
     return _table(f"{titles[view]} (points, 95 % intervals)", columns)
+
+
+def _numbers(report: EvaluationReport, calibration: Calibration) -> Columns:
+    """The numbers that were judged: temperatures, or slopes and intercepts."""
+    numbers = {"T": calibration.temperatures}
+    if report.form == "affine":
+        numbers = {"s": calibration.slopes or (), "b": calibration.intercepts or ()}
+    return {name: [f"{value:.3f}" for value in values] for name, values in numbers.items()}
 
 
 def _soft_labels(report: EvaluationReport, view: View) -> Columns:

@@ -11,6 +11,7 @@ from calib.records import AcceptanceRecords
 from monitoring.reports.evaluation_report import evaluation_report
 from monitoring.reports.fit_report import FitOptions, FitReport, fit_report
 from tests.support.sglang_calibration import load_as_sglang
+from tests.support.shifted_head import shifted_head
 from tests.support.telemetry import synthetic_columns, synthetic_records
 
 
@@ -78,3 +79,15 @@ def test_json_names_the_files(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": 1}, {"report": Path("out/report.json")})
     printed = json.loads(capsys.readouterr().out)
     assert printed == {"a": 1, "files": {"report": "out/report.json"}}
+
+
+def test_sglangs_file_of_slopes_alone_promises_nothing(tmp_path: Path) -> None:
+    """It holds ones, so its errors after are those before, whatever slopes and intercepts reach."""
+    report = fit_report(shifted_head(), FitOptions(method="affine"))
+    assert report.refusal is None
+    data = write_calibration(report, tmp_path)["SGLang's STS file"].read_bytes()
+    found = load_as_sglang(data, 2)
+    assert list(found.temperatures) == [1.0, 1.0]
+    assert found.ece_before
+    assert found.ece_after == found.ece_before
+    assert json.loads(data)["status"] == "partial"

@@ -80,3 +80,8 @@ def test_evidence_is_deeply_read_only() -> None:
 def test_evidence_that_is_no_json_is_refused(bad: Any) -> None:
     with pytest.raises(CalibrationValueError, match="evidence"):
         frozen_evidence(bad)
+
+
+def test_an_affine_form_beside_temperatures_of_none_is_partial() -> None:
+    assert serving_status((BOUND, BOUND), affine=True) == "partial"
+    assert serving_status((OK, OK), affine=True) == "fitted"

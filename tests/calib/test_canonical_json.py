@@ -14,6 +14,7 @@ from calib.canonical_json import (
     canonical_json,
     parse_json_object,
     plain_json,
+    round_numbers,
     round_significant,
     sha256_hex,
 )
@@ -81,3 +82,9 @@ def test_parse_refuses_what_is_no_object(bad: bytes) -> None:
 
 def test_numbers_beyond_doubles_are_left_to_the_field_check() -> None:
     assert parse_json_object('{"a": 1e400}', "x") == {"a": math.inf}
+
+
+def test_every_number_of_a_document_is_rounded() -> None:
+    found = round_numbers({"a": (1 / 3, [2.5, True]), "b": {"c": 1e9 / 7, "d": None, "e": "x"}})
+    assert found == {"a": [0.333333, [2.5, True]], "b": {"c": 142857000.0, "d": None, "e": "x"}}
+    assert round_numbers(1 / 3, digits=9) == 0.333333333

@@ -25,6 +25,7 @@ from tests.support.leaky_generator import (
     trimmed_lengths,
 )
 from tests.support.segment_generator import segment_errors, simulate_segments
+from tests.support.shifted_head import GAMMA, shifted_head
 
 REACHED = 4  # positions that trimmed traffic of 20,000 rows reaches 1,000 times
 
@@ -265,3 +266,53 @@ def test_numbers_whose_affine_form_loses_to_the_champions_are_refused() -> None:
         found = fit_challenger(blocks.records(), options, champion=champion)
         assert (found.refusal is None) == (not expected)
         assert expected in found.reason
+
+
+@pytest.mark.parametrize("method", ["affine", "survival"])
+@pytest.mark.parametrize("served", [(1.0, 1.0), (1.125, 0.875)])
+def test_a_head_that_only_an_intercept_mends_gets_it_beside_the_champions_temperatures(
+    method: str, served: tuple[float, ...]
+) -> None:
+    """Was refused: statuses and the held-out comparison spoke of temperatures alone."""
+    champion = Champion(4, ServedNumbers(Calibration.from_temperatures(served, gamma=GAMMA)))
+    options = RecalibrationOptions(method=method)  # type: ignore[arg-type]
+    found = fit_challenger(shifted_head(shift=0.5), options, champion=champion)
+    assert found.calibration is not None, found.reason
+    assert found.calibration.temperatures == served
+    assert found.calibration.slopes == pytest.approx((1.0,) * GAMMA, abs=0.1)
+    assert found.calibration.intercepts == pytest.approx((-0.5,) * GAMMA, abs=0.12)
+    assert found.calibration.status == "partial"
+    assert found.calibration.prefix(1).status == "partial"
+    assert "ok" not in found.calibration.position_statuses
+    assert found.evidence["held_out"]["form"] == "affine"
+    assert "by slopes and intercepts against revision 4 falls" in found.reason
+    assert found.summary[1].startswith("No temperature serves better than those of revision 4")
+    assert found.evidence["fit"] == found.calibration.evidence
+
+
+def test_temperatures_that_gain_nothing_are_not_published_beside_slopes() -> None:
+    """A small shift: every temperature fits within the tolerance, and none serves better than 1."""
+    found = fit(shifted_head(shift=0.2, seed=1), "affine")
+    assert found.calibration is not None, found.reason
+    assert found.calibration.temperatures == (1.0,) * GAMMA
+    fits = found.calibration.evidence["positions"]
+    assert {each["status"] for each in fits} == {"temperature_cannot_fit"}
+    assert all(each["temperature"] != 1.0 for each in fits)
+    assert "serves no better than 1; slopes do." in fits[0]["reason"]
+
+
+def test_slopes_alone_need_a_clear_case() -> None:
+    """A calibrated head: what is refused by temperatures does not pass by chance in slopes."""
+    passed = 0
+    for seed in range(10):
+        found = fit(shifted_head(4000, 0.0, seed=seed), "affine", minimum_rows=300)
+        alone = found.evidence["held_out"]["form"] == "affine"
+        passed += alone and found.calibration is not None
+    assert passed == 0
+
+
+def test_too_few_rows_for_any_temperature_give_no_slopes_either() -> None:
+    found = fit(shifted_head(shift=0.5), "affine", minimum_rows=12_000)
+    assert found.refusal == "insufficient"
+    assert "Slope and intercept of position 1: " in found.reason
+    assert "12000 and 100 are needed" in found.reason

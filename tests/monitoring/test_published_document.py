@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from calib.formats.sglang_sts import parse_sts
 from calib.segment_serving import SegmentTable
 from calib.segment_tags import POOL, SegmentBuckets, SegmentKey, SegmentLevels
 from calib.served_segment import ServedSegment
-from calib.statuses import PositionStatus
+from calib.statuses import PositionStatus, ServingStatus
 from monitoring.published_document import document_maker, iso_time, publication_document, render
 from monitoring.store.drafters import Drafter
 from monitoring.store.revisions import Revision
@@ -260,3 +261,20 @@ def test_the_digest_can_be_recomputed_from_key_and_numbers() -> None:
     }
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     assert hashlib.sha256(text.encode()).hexdigest() == fields["digest"]
+
+
+def test_slopes_alone_leave_engines_with_temperatures_what_they_had() -> None:
+    statuses = (PositionStatus.TEMPERATURE_CANNOT_FIT,) * GAMMA
+    found = replace(
+        fitted(position_statuses=statuses),
+        slopes=(1.0,) * GAMMA,
+        intercepts=(-0.5,) * GAMMA,
+        status=ServingStatus.PARTIAL,
+    )
+    whole = document(revision_of(found))
+    short = json.loads(render(whole, gamma=2))
+    assert (short["status"], short["temperatures"]) == ("partial", [1.5, 1.25])
+    assert short["affine"] == {"slopes": [1.0, 1.0], "intercepts": [-0.5, -0.5]}
+    file = json.loads(render(whole, gamma=GAMMA, media="sts"))
+    assert file["temperatures"] == [1.5, 1.25, 1.0, 0.75]
+    assert "slopes" not in file

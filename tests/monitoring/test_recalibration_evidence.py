@@ -97,3 +97,12 @@ def test_versions_name_what_decides_the_numbers() -> None:
     assert found["python"] == sys.version.split()[0]
     assert found["numpy"] == np.__version__
     assert all(found.values())
+
+
+def test_slopes_are_judged_by_themselves_where_temperatures_stay() -> None:
+    rows = records(635)
+    split = HeldOutRows(rows, rows, "later_rows", 0.5)
+    found = HeldOutComparison(4, judged(rows, 3.54), judged(rows, 1.0), split, "affine")
+    assert found.to_dict()["form"] == "affine"
+    assert "by slopes and intercepts against revision 4 falls" in found.verdict.reason
+    assert "engines that apply temperatures alone keep them" in list(found.sentences())[1]

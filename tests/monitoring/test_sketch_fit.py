@@ -20,6 +20,7 @@ from monitoring.sketch_fit import fit_sketches
 from monitoring.sketch_rows import SketchRows
 from tests.monitoring.loop_rows import rows
 from tests.support.leaky_generator import simulate_leaky, survival_ece, trimmed_lengths
+from tests.support.shifted_head import shifted_head
 
 GAMMA = 7
 
@@ -117,3 +118,15 @@ def test_positions_that_sketches_cannot_tell_keep_the_champions() -> None:
     assert not all(reached)
     for fitted, temperature in zip(reached, found.calibration.temperatures, strict=True):
         assert (temperature == 1.7) is not fitted
+
+
+def test_slopes_of_a_head_that_no_temperature_mends_are_proposed_to_the_gate() -> None:
+    sketches = HourSketches().add(shifted_head(shift=0.5), batch=1, now=0, hours=24)
+    served = Calibration.from_temperatures([1.125, 0.875], gamma=2)
+    source = SketchRows.of(sketches, 2)
+    champion = Champion(2, ServedNumbers(served))
+    found = fit_sketches(source, options("affine"), champion=champion)
+    assert found.calibration is not None, found.reason
+    assert found.calibration.temperatures == served.temperatures
+    assert found.calibration.intercepts == pytest.approx((-0.5,) * 2, abs=0.15)
+    assert found.calibration.status == "partial"

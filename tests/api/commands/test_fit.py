@@ -288,3 +288,18 @@ def test_folder_that_cannot_be_made(runner: CliRunner, telemetry: Path, tmp_path
     (tmp_path / "file").write_text("")
     words = ["fit", str(telemetry), "--out", str(tmp_path / "file" / "out"), *QUICK]
     assert_one_line(runner.invoke(app, words), 2, "Not a directory", "check the path")
+
+
+def test_rows_that_a_method_leaves_out_are_said_in_text_and_json(
+    fit: Callable[..., Any], write: Write
+) -> None:
+    verified = np.where(np.arange(400) % 4 == 0, 2, 3)
+    accepted = np.minimum(synthetic_columns(400, gamma=3)["accepted"], verified)
+    path = write(verified=verified, accepted=accepted, soft_labels=None, flags=None)
+    shown = fit(path, "--method", "sts").stdout.replace("\n", " ")
+    document = json.loads(fit(path, "--method", "sts", "--json").stdout)
+    said = f"left out {document['left_out']:,} of {document['split']['fit_rows']:,} blocks"
+    assert document["left_out"] > 0
+    assert any(said in sentence for sentence in document["sentences"])
+    assert said in shown
+    assert "methods auto and survival read them all." in shown

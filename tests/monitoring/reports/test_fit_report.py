@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from calib.errors import ConfigurationError, FitRefusedError, RecordError
+from calib.formats.arrow import read_parquet
 from calib.record_schema import Flag
 from calib.records import AcceptanceRecords
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
+from calib.shipped import shipped_telemetry_early
 from calib.statuses import Refusal, ServingStatus
 from monitoring.reports.fit_report import FitOptions, FitReport, fit_report
 from monitoring.reports.fitted_numbers import FileMethod
+from monitoring.reports.sentences import fit_sentences
+from tests.support.shifted_head import shifted_head
 from tests.support.telemetry import TEMPERATURES, synthetic_columns, synthetic_records
 
 QUICK = FitOptions(method="sts", minimum_rows=100)
@@ -133,7 +137,8 @@ def test_one_class_publishes_nothing_and_says_so() -> None:
     report = fit_report(accepting_all(), QUICK)
     assert report.calibration.status is ServingStatus.INSUFFICIENT
     assert report.refusal is not None
-    assert report.refusal.startswith("insufficient: no position has a number. All ")
+    words = "insufficient: no position has a number of its own. Position 1: All "
+    assert report.refusal.startswith(words)
     json.dumps(report.to_dict(), allow_nan=False)
     assert fit_report(accepting_all(), FitOptions(minimum_rows=100)).refusal == report.refusal
 
@@ -208,3 +213,49 @@ def test_options_out_of_range(options: dict[str, Any]) -> None:
 def test_share_out_of_range() -> None:
     with pytest.raises(ConfigurationError, match="evaluation_share"):
         fit_report(synthetic_records(100), FitOptions(evaluation_share=1.5))
+
+
+@pytest.mark.parametrize("shift", [0.2, 0.3])
+def test_a_head_that_no_temperature_mends_is_published_with_slopes_alone(shift: float) -> None:
+    """A small shift leaves every temperature within the tolerance; a larger one does not."""
+    report = fit_report(shifted_head(shift=shift), FitOptions(method="affine"))
+    assert report.refusal is None
+    assert report.calibration.temperatures == (1.0, 1.0)
+    assert report.calibration.intercepts == pytest.approx((-shift,) * 2, abs=0.1)
+    assert report.calibration.status is ServingStatus.PARTIAL
+    assert report.evaluation.form == report.to_dict()["evaluation"]["form"] == "affine"
+    assert report.form_losses["affine"] < report.form_losses["temperatures"]
+    said = " ".join(fit_sentences(report))
+    assert "No temperature fits, and slopes and intercepts do" in said
+    assert "raw confidence (T = 1" in said
+    left = report.evaluation.overall.calibrated.report.survival.weighted_mean
+    assert left.ece is not None
+    assert left.null_level is not None
+    assert left.ece < left.null_level + 0.005
+
+
+def test_the_older_build_is_refused_by_rows_and_not_by_temperatures() -> None:
+    records = read_parquet(shipped_telemetry_early(), 7)
+    options = FitOptions(minimum_segment_rows=10**6)
+    refused = fit_report(records, options)
+    assert refused.refusal is not None
+    assert "Slope and intercept of position 3: 484 rows inform" in refused.refusal
+    found = fit_report(records, replace(options, minimum_rows=25))
+    assert found.refusal is None
+    assert set(found.calibration.temperatures) == {1.0}
+    assert found.calibration.intercepts is not None
+    assert found.calibration.intercepts[0] == pytest.approx(-0.5, abs=0.1)  # says .50, is .39
+    overall = found.evaluation.overall
+    raw, after = (side.report.survival.weighted_mean for side in (overall.raw, overall.calibrated))
+    assert raw.ece is not None
+    assert after.ece is not None
+    assert after.ece < 0.5 * raw.ece
+
+
+def test_slopes_that_are_no_clear_gain_are_refused_in_words_of_both_forms() -> None:
+    records = shifted_head(2400, 0.15, seed=1)
+    report = fit_report(records, FitOptions(method="survival", minimum_rows=100))
+    assert report.refusal is not None
+    assert "Slopes and intercepts are not clearly better on held-out rows either" in report.refusal
+    said = " ".join(fit_sentences(report))
+    assert "are served" not in said

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calib.prompt_split import DEFAULT_SALT, split_by_prompt
 from calib.records import AcceptanceRecords
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
 from monitoring.challenger_fit import fit_challenger
@@ -20,6 +21,7 @@ from monitoring.reports.fitted_numbers import (
     choice_sentence,
     fitted_numbers,
     form_sentence,
+    left_out_sentence,
 )
 from monitoring.reports.sentences import fit_sentences
 from monitoring.reports.tables import reference_table
@@ -32,6 +34,11 @@ def rows(count: int, seed: int, *, leak: float = 0.0, trimmed: bool = False) -> 
     records = blocks.records(trimmed_lengths(blocks.logits) if trimmed else None)
     prompts = np.array([f"prompt {index // 12}" for index in range(count)], dtype=object)
     return AcceptanceRecords.from_columns(7, {**records.columns(), "prompt": prompts})
+
+
+def held_out_fit(records: AcceptanceRecords) -> AcceptanceRecords:
+    """The rows that a report fits on."""
+    return split_by_prompt(records, evaluation_share=0.5, salt=DEFAULT_SALT, column="prompt").fit
 
 
 def test_numbers_are_those_of_the_recalibration_job() -> None:
@@ -143,3 +150,37 @@ def test_a_report_says_what_became_of_them() -> None:
     assert f"{said}." in list(fit_sentences(report))
     assert report.to_dict()["form_losses"] == dict(report.form_losses)
     assert reference_table(report).index.tolist()[:2] == ["raw", "temperatures"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("default", "Method sts is for fully verified blocks and left out {} of {} blocks, which "),
+        ("parity", "Method sts is for fully verified blocks and left out {} of {} blocks; methods"),
+    ],
+)
+def test_rows_that_a_search_leaves_out_are_counted(mode: Any, expected: str) -> None:
+    records = rows(1500, 3, trimmed=True)
+    options = FitOptions("sts", mode, minimum_rows=100, minimum_segment_rows=10**6)
+    report = fit_report(records, options)
+    short = int((held_out_fit(records).verified < 7).sum())
+    assert report.left_out == report.to_dict()["left_out"] == short > 0
+    words = expected.format(f"{short:,}", f"{report.split.fit_rows:,}")
+    (said,) = [each for each in fit_sentences(report) if each.startswith("Method sts")]
+    assert said.startswith(words)
+    assert said.endswith("methods auto and survival read them all.")
+
+
+@pytest.mark.parametrize("method", ["temperature", "affine", "survival", "auto"])
+def test_other_methods_leave_no_row_out(method: FileMethod) -> None:
+    options = FitOptions(method, minimum_rows=100, minimum_segment_rows=10**6)
+    report = fit_report(rows(1500, 3, trimmed=True), options)
+    assert report.left_out == 0
+    assert not any("left out" in said for said in fit_sentences(report) if "Method sts" in said)
+
+
+def test_rows_that_the_chosen_search_left_out_are_said_too() -> None:
+    said = left_out_sentence(12, FitOptions(), 9000)
+    assert said is not None
+    assert said.startswith("Method sts left out 12 of 9,000 blocks, which were trimmed or may ")
+    assert left_out_sentence(0, FitOptions(), 9000) is None

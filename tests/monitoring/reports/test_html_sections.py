@@ -69,6 +69,8 @@ def test_r22_a_position_that_no_temperature_can_fit_says_so() -> None:
                 "method": "sts",
                 "status": "partial",
                 "temperatures": [1.0],
+                "slopes": [0.961],
+                "intercepts": [-0.495],
                 "position_statuses": ["temperature_cannot_fit"],
                 "evidence": {"positions": [{"reason": reason}]},
             }
@@ -76,6 +78,8 @@ def test_r22_a_position_that_no_temperature_can_fit_says_so() -> None:
     )
     assert "temperature cannot fit" in page.text
     assert reason in page.text
+    assert "0.961" in page.text
+    assert "−0.495" in page.text
 
 
 @pytest.mark.parametrize(("imputed", "expected"), [(True, "survival"), (False, "sts")])
