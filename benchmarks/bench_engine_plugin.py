@@ -167,7 +167,7 @@ def vllm_calls(url: str, rows: int) -> tuple[Any, Any, Any]:
     batch = SimpleNamespace(
         req_ids=names,
         num_reqs=rows,
-        idx_mapping=torch.arange(rows, dtype=torch.int32),
+        idx_mapping=torch.arange(rows),
         num_draft_tokens_per_req=np.full(rows, GAMMA),
         is_prefilling_np=np.zeros(rows, dtype=bool),
         seq_lens=torch.full((rows,), 100, dtype=torch.int32),

@@ -319,10 +319,11 @@ def replay(found: Document) -> str:
                 str(kinds.count("refuse") + kinds.count("fit_refused")),
                 MISSING if last is None else interval(last["ece_before"]),
                 MISSING if last is None else interval(last["ece_after"]),
+                MISSING if last is None else last["form"],
             ]
         )
     head = ["shift", "delay in rows, warn / act", "fits", "promoted", "refused"]
-    return table([*head, "last change: ECE before", "after"], rows)
+    return table([*head, "last change: ECE before", "after", "judged by"], rows)
 
 
 def interval(found: Document) -> str:

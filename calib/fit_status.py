@@ -141,7 +141,7 @@ def judge(
     if evidence.residual - evidence.null_level > gap_tolerance:
         return PositionStatus.TEMPERATURE_CANNOT_FIT, (
             f"Best residual {evidence.residual:.4f}: no positive temperature closes this gap, so "
-            "temperature alone cannot fix this position; slope and intercept may."
+            "temperature alone cannot fix this position; the affine form may (slope and intercept)."
         )
     if evidence.at_bound is not None:
         return PositionStatus.AT_BOUND, (

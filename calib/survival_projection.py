@@ -116,9 +116,10 @@ class SurvivalProjection:
         fitted_at: str | None = None,
         evidence: dict[str, Any] | None = None,
     ) -> Calibration:
-        """What may be published: temperatures, and the affine form where all of it is ``ok``.
+        """What may be published: temperatures, and the affine form of the leading ``ok`` positions.
 
-        Affine factors rest on those before them, so they are served together or not at all.
+        Affine factors rest on those before them, so from the first that is not ``ok`` on the affine
+        form is (1/T, 0) of the served temperature; where that is the first position there is none.
         Method is ``sts``; ``evidence`` says whether its survival labels were imputed.
 
         Args:
@@ -148,9 +149,15 @@ class SurvivalProjection:
             },
             fitted_at=fitted_at,
         )
-        if any(status is not ok for status in self.affine_statuses):
+        leading = 0
+        while leading < len(served) and self.affine_statuses[leading] is ok:
+            leading += 1
+        if not leading:
             return calibration
-        return replace(calibration, slopes=self.slopes, intercepts=self.intercepts)
+        slopes = [1.0 / temperature for temperature in served]
+        intercepts = [0.0] * len(served)
+        slopes[:leading], intercepts[:leading] = self.slopes[:leading], self.intercepts[:leading]
+        return replace(calibration, slopes=tuple(slopes), intercepts=tuple(intercepts))
 
 
 def project_survival(

@@ -4,7 +4,8 @@ Both revisions are judged on the rows that came after the change and before the 
 neither was fitted on. Mean of the 15-bin survival ECE over positions by their rows, with 95 %
 intervals by the circular block bootstrap (:mod:`calib.block_bootstrap`) over rows sorted by
 request, so that a block holds what the rows of a request share; and the debiased error with its
-interval over prompts.
+interval over prompts. What is judged are temperatures; where these are the same before and after,
+slopes and intercepts.
 
 Letters: N rows, γ draft positions.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.block_bootstrap import block_totals, bootstrap_interval
+from calib.calibration import Form
 from calib.clusters import cluster_codes
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS, bin_index
@@ -58,6 +60,7 @@ class ServedChange:
         difference: after minus before.
         debiased_before: debiased L2 error, all positions, interval over prompts.
         debiased_after: of the new one.
+        form: which numbers were judged.
     """
 
     row: int
@@ -69,6 +72,7 @@ class ServedChange:
     difference: Interval
     debiased_before: Interval
     debiased_after: Interval
+    form: Form = "temperatures"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -99,23 +103,41 @@ def survival_error(records: AcceptanceRecords, *revisions: Revision) -> tuple[In
 
 
 def _judged(row: int, old: Revision, new: Revision, records: AcceptanceRecords) -> ServedChange:
-    before, after, difference = _errors(records, old, new)
     usable = records.fitting_rows()
+    form = _changed_form(usable, old, new)
+    before, after, difference = _errors(records, old, new, form=form)
     debiased = []
     for revision in (old, new):
         error = None
         if len(usable):
             served = ServedNumbers.of(revision)
-            error = block_errors(usable, served.on(usable))["survival"]
+            error = block_errors(usable, served.on(usable, form))["survival"]
         debiased.append(
             Interval(None) if error is None else Interval(error.value, error.low, error.high)
         )
     return ServedChange(
-        row, old.number, new.number, len(usable), before, after, difference, *debiased
+        row=row,
+        before=old.number,
+        after=new.number,
+        rows=len(usable),
+        ece_before=before,
+        ece_after=after,
+        difference=difference,
+        debiased_before=debiased[0],
+        debiased_after=debiased[1],
+        form=form,
     )
 
 
-def _errors(records: AcceptanceRecords, *revisions: Revision) -> tuple[Interval, ...]:
+def _changed_form(records: AcceptanceRecords, old: Revision, new: Revision) -> Form:
+    """The form in which these rows are served other numbers; temperatures where in both."""
+    before, after = (ServedNumbers.of(revision).conditional(records) for revision in (old, new))
+    return "affine" if np.array_equal(before, after) else "temperatures"
+
+
+def _errors(
+    records: AcceptanceRecords, *revisions: Revision, form: Form = "temperatures"
+) -> tuple[Interval, ...]:
     """ECE of each revision, then the last minus the first."""
     rows = records.fitting_rows()
     width = len(revisions) + 1
@@ -123,7 +145,8 @@ def _errors(records: AcceptanceRecords, *revisions: Revision) -> tuple[Interval,
         return (Interval(None),) * width
     order = np.argsort(_requests(rows), kind="stable")
     rows = rows.select(order)
-    sums = [_unit_sums(rows, ServedNumbers.of(revision).survival(rows)) for revision in revisions]
+    served = [ServedNumbers.of(revision).survival(rows, form) for revision in revisions]
+    sums = [_unit_sums(rows, survival) for survival in served]
     estimates = [float(_ece(each.sum(axis=0)[None], rows.gamma)[0]) for each in sums]
     estimates.append(estimates[-1] - estimates[0])
     if len(rows) < _LEAST_ROWS:

@@ -134,9 +134,10 @@ for change in served_changes(shift.records, result):
 # ## A drafter swap that nobody announced
 #
 # Now the earlier build of the drafter takes over. Its head is of another kind: no temperature
-# mends its first positions. A loop that only knew how to refit would publish something anyway.
-# This one judges every fit on held-out rows, refuses it with the reason where it does not help,
-# and tries what is left beside the champion before it serves it.
+# mends its first positions, and slopes and intercepts do. A loop that only knew how to refit would
+# publish something anyway. This one judges every fit on held-out rows, refuses it with the reason
+# while too few of them show that it helps, and tries what is left beside the champion before it
+# serves it. Engines that apply temperatures alone then keep those they had.
 
 # %%
 swap = Stream.of(records.select(slice(0, 10_000))).then(early, "earlier build", announced=False)
@@ -147,8 +148,8 @@ told(swapped)
 # ## The same swap, announced
 #
 # An engine that comes with the key of its new weights starts at identity: another key never
-# inherits numbers. The alarm that follows is then about the new head itself, not about a change
-# of traffic, and says what has to be done elsewhere: train the head on fresh responses.
+# inherits numbers. After as many rows as the first champion was fitted on, the new head has one of
+# its own, and nothing of the old one was ever served to it.
 
 # %%
 announced = Stream.of(records.select(slice(0, 10_000))).then(early, "new key", announced=True)

@@ -282,13 +282,22 @@ def _print_tables(stream: Stream, result: ReplayResult, changes: tuple[ServedCha
     screen.print(table)
     if changes:
         errors = Table(
-            "row", "from", "to", "judged on", "ECE before", "ECE after", "difference", box=None
+            "row",
+            "from",
+            "to",
+            "judged",
+            "on",
+            "ECE before",
+            "ECE after",
+            "difference",
+            box=None,
         )
         for change in changes:
             errors.add_row(
                 f"{change.row:,}",
                 f"revision {change.before}",
                 f"revision {change.after}",
+                "slopes" if change.form == "affine" else change.form,
                 f"{change.rows:,} rows",
                 *(
                     _shown(each)

@@ -28,6 +28,7 @@ _STANDARD_ERRORS = 2.0
 _NEGLIGIBLE_LEAK = 0.02
 # A smaller part of a gap would read "removes 0.0 of them".
 _SHOWN = 0.0005
+_ONE = 1e-5  # numbers are kept to six digits
 # A tenant with more of the rows than this decides what they say.
 _LARGE_TENANT = 0.5
 
@@ -363,4 +364,32 @@ def position_sentences(calibration: Calibration) -> Iterator[str]:
             f"{'Positions' if len(indices) > 1 else 'Position'} {names} "
             f"{'keep' if len(indices) > 1 else 'keeps'} T = {', '.join(sorted(served))} "
             f"({status.replace('_', ' ')}). {reason or ''}".rstrip()
+        )
+    yield from _without_slopes(calibration)
+
+
+def _without_slopes(calibration: Calibration) -> Iterator[str]:
+    """Positions of a served affine form without a slope of their own, and why the first is."""
+    fits = calibration.evidence.get("affine", ())
+    if calibration.slopes is None or calibration.intercepts is None or not fits:
+        return
+    plain = [
+        fit
+        for fit, slope, shift, temperature in zip(
+            fits,
+            calibration.slopes,
+            calibration.intercepts,
+            calibration.temperatures,
+            strict=True,
+        )
+        if fit["status"] != PositionStatus.OK
+        and shift == 0.0
+        and abs(slope * temperature - 1) < _ONE
+    ]
+    if plain:
+        names = ", ".join(str(fit["position"]) for fit in plain)
+        reason = f" Position {plain[0]['position']}: {plain[0]['reason']}" if len(plain) > 1 else ""
+        yield (
+            f"The slope of position{'s' if len(plain) > 1 else ''} {names} is 1/T, the intercept 0."
+            f"{reason or ' ' + str(plain[0]['reason'])}"
         )

@@ -39,7 +39,10 @@ def test_m1_a_gap_above_the_product_is_no_fit() -> None:
     calibration = projection.calibration()
     assert calibration.status is ServingStatus.PARTIAL
     assert calibration.temperatures[1] == 1.0
-    assert calibration.slopes is None
+    # What the first position knows is served; the second is as its temperature has it.
+    assert calibration.slopes == pytest.approx((1.0, 1.0), abs=1e-3)
+    assert calibration.intercepts == pytest.approx((0.0, 0.0), abs=1e-3)
+    assert (calibration.slopes[1], calibration.intercepts[1]) == (1.0, 0.0)
     # The best factors, 1 on A and .0333 on B, stop at a mean of .31 where survival is .46.
     best = 0.6 * np.minimum(1.0, target[:, 1] / 0.6)
     assert best.mean() == pytest.approx(0.31, abs=1e-5)
@@ -138,7 +141,19 @@ def test_rows_behind_the_target_decide_publication() -> None:
     served = project_survival(blocks.logits, target, evidence_rows=behind, rules=rules)
     assert served.calibration().temperatures[4:] == (1.1,) * 3
     assert served.temperatures == projection.temperatures
-    assert served.calibration().slopes is None
+    found = served.calibration()
+    assert found.slopes == pytest.approx([1 / 1.4] * 4 + [1 / 1.1] * 3, rel=1e-3)
+    assert found.intercepts is not None
+    assert found.intercepts[4:] == (0.0,) * 3
+
+
+def test_without_a_first_affine_position_none_is_served() -> None:
+    blocks = simulate_leaky(1000, 0)
+    target = np.cumprod(expit(blocks.logits / 1.4), axis=1)
+    behind = [999, 5000, 5000, 5000, 5000, 5000, 5000]
+    calibration = project_survival(blocks.logits, target, evidence_rows=behind).calibration()
+    assert calibration.slopes is None
+    assert calibration.position_statuses[1] is PositionStatus.OK
 
 
 def test_one_class_target() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit
 
+from calib.calibration import Calibration
 from calib.records import AcceptanceRecords
 from monitoring.loop_settings import LoopSettings
 from monitoring.replay import Replay, ReplayOptions
-from monitoring.replay_errors import served_changes, survival_error
+from monitoring.replay_errors import _judged, served_changes, survival_error
 from tests.monitoring.loop_rows import revision, rows
 
 
@@ -79,3 +82,18 @@ def test_few_rows_have_a_number_and_no_interval() -> None:
     assert found.value is not None
     assert (found.low, found.high) == (None, None)
     assert survival_error(rows(4, 5).select(slice(0, 0)), revision(0))[0].value is None
+
+
+def test_slopes_are_judged_where_temperatures_do_not_change() -> None:
+    records = rows(5, 4000, scale=1.8)
+    slopes = {"slopes": (1 / 1.8,) * 7, "intercepts": (0.0,) * 7}
+    plain = revision(0)
+    ones = Calibration.from_temperatures([1.0] * 7, gamma=7)
+    sloped = replace(revision(1), calibration=replace(ones, **slopes))
+    change = _judged(0, plain, sloped, records)
+    assert change.form == "affine"
+    assert change.ece_before == survival_error(records, plain)[0]
+    assert change.ece_after.value == pytest.approx(
+        survival_error(records, revision(2, 1.8))[0].value, abs=1e-4
+    )
+    assert _judged(0, plain, revision(2, 1.8), records).form == "temperatures"

@@ -234,17 +234,19 @@ def test_a_head_that_no_temperature_mends_is_published_with_slopes_alone(shift: 
     assert left.ece < left.null_level + 0.005
 
 
-def test_the_older_build_is_refused_by_rows_and_not_by_temperatures() -> None:
+def test_the_older_build_is_published_by_its_slopes() -> None:
     records = read_parquet(shipped_telemetry_early(), 7)
-    options = FitOptions(minimum_segment_rows=10**6)
-    refused = fit_report(records, options)
-    assert refused.refusal is not None
-    assert "Slope and intercept of position 3: 484 rows inform" in refused.refusal
-    found = fit_report(records, replace(options, minimum_rows=25))
+    found = fit_report(records, FitOptions(minimum_segment_rows=10**6))
     assert found.refusal is None
-    assert set(found.calibration.temperatures) == {1.0}
-    assert found.calibration.intercepts is not None
-    assert found.calibration.intercepts[0] == pytest.approx(-0.5, abs=0.1)  # says .50, is .39
+    calibration = found.calibration
+    assert set(calibration.temperatures) == {1.0}
+    assert calibration.intercepts is not None
+    assert calibration.intercepts[0] == pytest.approx(-0.5, abs=0.1)  # says .50, is .39
+    assert calibration.intercepts[2:] == (0.0,) * 5
+    said = " ".join(fit_sentences(found))
+    assert (
+        "The slope of positions 3, 4, 5, 6, 7 is 1/T, the intercept 0. Position 3: 484 rows" in said
+    )
     overall = found.evaluation.overall
     raw, after = (side.report.survival.weighted_mean for side in (overall.raw, overall.calibrated))
     assert raw.ece is not None

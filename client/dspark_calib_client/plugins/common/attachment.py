@@ -146,14 +146,14 @@ class RankAttachment:
             client: that sends them.
             make: columns of some steps.
             device: where the engine's tensors lie.
-            width: most integers of a row.
+            width: most numbers of a row.
             rows: of a batch for which there is room from the start.
         """
         if device.type not in ("cpu", "cuda"):  # whether copies from there wait is not known
             _LOG.warning("no telemetry from a device of kind %r", device.type)
             return
         pinned = device.type == "cuda"
-        copies = StepCopies(self.place.gamma, width, pinned=pinned, rows=rows)
+        copies = StepCopies(width, pinned=pinned, rows=rows)
         self._copies, self._maker = copies, RowMaker(copies, make, client.record_rows)
 
     def _observed(self, ask: Callable[..., object], *step: Any) -> None:
@@ -171,10 +171,10 @@ class RankAttachment:
                 maker.ended = True
                 _LOG.error("telemetry ends: %d faults in a row", MOST_FAULTS)
 
-    def _copy(self, logits: Any, parts: Sequence[Any], note: Any) -> None:
-        """Put a step's copies on the current stream, for rows to be made of them elsewhere."""
+    def _copy(self, rows: int, parts: Sequence[Any], note: Any) -> None:
+        """Put a step's copy on the current stream, for rows to be made of it elsewhere."""
         if self._copies is not None and self._maker is not None:
-            self._copies.ask_for(logits, parts, note)
+            self._copies.ask_for(rows, parts, note)
             self._maker.nudge()
 
     def _exchange(self, step: int) -> Temperatures | None:

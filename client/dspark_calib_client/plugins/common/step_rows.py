@@ -70,6 +70,9 @@ def columns_of(steps: Sequence[StepRows]) -> tuple[dict[str, Any], int]:
 
     Returns:
         NumPy arrays and coded texts of equal length by column, possibly of no rows.
+
+    Raises:
+        ValueError: logits of other positions than were drafted.
     """
     import numpy
 
@@ -88,12 +91,12 @@ def columns_of(steps: Sequence[StepRows]) -> tuple[dict[str, Any], int]:
     def repeated(name: str, kind: Any) -> Any:
         return numpy.repeat(numpy.array([getattr(s, name) for s in steps], dtype=kind), counts)
 
-    scheduled = whole("scheduled")
-    verified, stopped, ends = _cut(
-        whole("ids"), scheduled, whole("kept"), whole("bonus"), people, who
-    )
+    logits, ids, scheduled = whole("logits"), whole("ids"), whole("scheduled")
+    if logits.shape != ids.shape:
+        raise ValueError(f"{logits.shape} logits of {ids.shape} drafts")
+    verified, stopped, ends = _cut(ids, scheduled, whole("kept"), whole("bonus"), people, who)
     columns: dict[str, Any] = {
-        "confidence_logits": whole("logits"),
+        "confidence_logits": logits,
         "verified": verified,
         "accepted": numpy.minimum(whole("accepted"), verified),
         "scheduled": scheduled,

@@ -13,7 +13,7 @@ from dspark_calib_client.plugins.common.attachment import RankAttachment
 from dspark_calib_client.plugins.common.settings import PluginSettings
 from dspark_calib_client.plugins.sglang.buffer import NAME
 from dspark_calib_client.plugins.sglang.engine import EngineFacts
-from dspark_calib_client.plugins.sglang.request_tags import TagTable
+from dspark_calib_client.plugins.sglang.request_tags import tags_of_batch
 from dspark_calib_client.plugins.sglang.step_rows import (
     StepNote,
     parts_of,
@@ -68,7 +68,6 @@ class Attachment(RankAttachment):
             applies=settings.apply and not facts.collecting,
         )
         self._own.update(steps=0, steps_without_logits=0)
-        self._tags = TagTable(settings.domain_key, settings.tenant_key)
         self._replaced = False
         if client is not None:
             width = row_width(facts.gamma)
@@ -113,20 +112,19 @@ class Attachment(RankAttachment):
         self._report(temperatures, self._form)
 
     def _ask_for(self, observers: Any, step: dict[str, Any]) -> None:
-        logits = step["confidence_raw"]
-        if logits is None:
+        if step["confidence_raw"] is None:
             self._own["steps_without_logits"] += 1
             return
         facts, rows = self._facts, int(step["bs"])
-        tags = self._tags.of(step["reqs"])
+        capped = facts.mode == "cap-accept"
+        tags = tags_of_batch(step["reqs"], self.settings.domain_key, self.settings.tenant_key)
         if len(tags) != rows:
             raise ValueError(f"{len(tags)} requests in a batch of {rows}")
         note = StepNote(
             tags,
             self._first_step + int(step["forward_ct"]),
             time.time(),
-            facts.mode == "cap-accept",
-            step["layout"] is not None,
+            capped,
             _all_verified(facts, observers._planner, step),
             bool(step["draft_block"].greedy_draft),
             facts.block_rule,
@@ -134,8 +132,7 @@ class Attachment(RankAttachment):
             self._revision,
             self._form,
         )
-        logits = logits if logits.shape[0] == rows else logits[:rows]
-        self._copy(logits, parts_of(step, rows), note)
+        self._copy(rows, parts_of(step, capped=capped), note)
 
 
 def _all_verified(facts: EngineFacts, planner: Any, step: dict[str, Any]) -> bool:

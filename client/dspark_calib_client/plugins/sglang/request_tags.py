@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from dspark_calib_client.plugins.common.request_tags import (
@@ -13,10 +13,12 @@ from dspark_calib_client.plugins.common.request_tags import (
     flags_of,
 )
 
-__all__ = ["TagTable", "tags_of"]
+__all__ = ["tags_of", "tags_of_batch"]
 
 _WARMUPS = ("HEALTH_CHECK",)  # how SGLang names requests it sends itself
 _CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag", "logit_bias")
+_NAME = "_dspark_calib_tags"
+_held = attrgetter(_NAME)
 
 
 def tags_of(req: Any, domain_key: str, tenant_key: str) -> RequestTags:
@@ -53,46 +55,21 @@ def tags_of(req: Any, domain_key: str, tenant_key: str) -> RequestTags:
     return RequestTags(said)
 
 
-class TagTable:
-    """Tags of the requests at hand; forgets those that are gone.
+def tags_of_batch(reqs: Sequence[Any], domain_key: str, tenant_key: str) -> list[RequestTags]:
+    """Tags of a batch, in its order. Each request holds its own, so they live as long as it does.
 
     Args:
-        domain_key: key of ``custom_params`` with a request's domain.
-        tenant_key: and with its tenant.
+        reqs: SGLang's.
+        domain_key: as for :func:`tags_of`.
+        tenant_key: as for :func:`tags_of`.
     """
-
-    def __init__(self, domain_key: str, tenant_key: str) -> None:
-        self._keys = (domain_key, tenant_key)
-        self._known: dict[int, RequestTags] = {}  # by address, while a request lives
-        self._owners: dict[int, Any] = {}
-        self._last: tuple[list[int], list[RequestTags]] = ([], [])
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def of(self, reqs: Sequence[Any]) -> list[RequestTags]:
-        """Tags of a batch, in its order."""
-        addresses = list(map(id, reqs))
-        before, found = self._last
-        if addresses == before:
-            return found
-        known = self._known
-        found = [known.get(address) or self._new(req) for address, req in zip(addresses, reqs)]
-        self._last = (addresses, found)
-        return found
-
-    def _new(self, req: Any) -> RequestTags:
-        address = id(req)
-        tags = tags_of(req, *self._keys)
-
-        def gone(_: Any) -> None:  # before the address is used again
-            self._known.pop(address, None)
-            self._owners.pop(address, None)
-            self._last = ([], [])
-
-        self._owners[address] = weakref.ref(req, gone)
-        self._known[address] = tags
-        return tags
+    try:
+        return list(map(_held, reqs))
+    except AttributeError:  # somebody is new
+        for req in reqs:
+            if getattr(req, _NAME, None) is None:
+                setattr(req, _NAME, tags_of(req, domain_key, tenant_key))
+        return list(map(_held, reqs))
 
 
 def _stops(parameters: Any, ends: Any, tokenizer: Any) -> frozenset[int]:

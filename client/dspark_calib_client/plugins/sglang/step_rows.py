@@ -16,7 +16,7 @@ from dspark_calib_client.plugins.common.step_rows import StepRows, columns_of
 
 __all__ = ["StepNote", "parts_of", "row_width", "step_columns"]
 
-_NAMES = ("correct_len", "cap_trim_lens", "bonus", "prefix_lens")  # one number a row each
+_NAMES = ("confidence_raw", "verify_ids_2d", "correct_len", "bonus", "prefix_lens")
 _NAN = float("nan")
 
 
@@ -28,7 +28,6 @@ class StepNote(NamedTuple):
         step: the engine's count.
         timestamp: seconds since the epoch.
         capped: whether the mode is ``cap-accept``.
-        trimmed: whether ``verify_lens`` limited what the target checked.
         full: whether everything was checked whatever the confidences of this block said.
         greedy_draft: whether all drafts are the drafter's likeliest tokens.
         block_rule: whether sampled requests are verified as blocks.
@@ -41,7 +40,6 @@ class StepNote(NamedTuple):
     step: int
     timestamp: float
     capped: bool
-    trimmed: bool
     full: bool
     greedy_draft: bool
     block_rule: bool
@@ -51,21 +49,23 @@ class StepNote(NamedTuple):
 
 
 def row_width(gamma: int) -> int:
-    """Integers of a row: anchor and drafts, :data:`_NAMES`, and the verified length."""
-    return gamma + 1 + len(_NAMES) + 1
+    """Numbers of a row: logits, anchor and drafts, and one each of four lengths and tokens."""
+    return gamma + (gamma + 1) + 4
 
 
-def parts_of(step: dict[str, Any], rows: int) -> list[Any]:
-    """The step's integers on the engine's device, as :func:`step_columns` finds them again.
+def parts_of(step: dict[str, Any], *, capped: bool) -> list[Any]:
+    """The step's tensors on the engine's device, as :func:`step_columns` finds them again.
 
     Args:
         step: what SGLang's observers are called with.
-        rows: requests; tensors may be padded behind them.
+        capped: whether the mode is ``cap-accept``.
     """
-    layout = step["layout"]
-    last = step["correct_len"] if layout is None else layout.verify_lens
-    parts = [step["verify_ids_2d"], *[step[name] for name in _NAMES], last]
-    return [part if part.shape[0] == rows else part[:rows] for part in parts]
+    parts = [step[name] for name in _NAMES]
+    if capped:
+        parts.append(step["cap_trim_lens"])
+    elif step["layout"] is not None:
+        parts.append(step["layout"].verify_lens)
+    return parts
 
 
 def step_columns(copies: Sequence[StepCopy]) -> tuple[dict[str, Any], int]:
@@ -81,17 +81,14 @@ def _rows(copy: StepCopy) -> StepRows:
     import numpy
 
     note: StepNote = copy.note
-    rows, gamma = copy.logits.shape
-    at = rows * (gamma + 1)
-    ids = copy.integers[:at].reshape(rows, gamma + 1)[:, 1:]
-    correct, trimmed, bonus, context, verify_len = copy.integers[at:].reshape(-1, rows)
-    checked = verify_len - 1 if note.trimmed and not note.capped else numpy.full(rows, gamma)
+    logits, ids, correct, bonus, context, *last = copy.parts
+    whole = note.capped or not last
     return StepRows(
         tags=note.tags,
-        logits=copy.logits,
-        ids=ids,
-        scheduled=checked,
-        accepted=correct + trimmed if note.capped else correct,
+        logits=logits,
+        ids=ids[:, 1:],
+        scheduled=numpy.full(len(logits), logits.shape[1]) if whole else last[0] - 1,
+        accepted=correct + last[0] if note.capped else correct,
         kept=correct,
         bonus=bonus,
         context=context,

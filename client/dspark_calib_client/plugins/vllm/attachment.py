@@ -19,7 +19,7 @@ from dspark_calib_client.plugins.common.attachment import RankAttachment
 from dspark_calib_client.plugins.common.settings import FORMS, PluginSettings
 from dspark_calib_client.plugins.vllm.engine import EngineFacts
 from dspark_calib_client.plugins.vllm.numbers import ServedNumbers
-from dspark_calib_client.plugins.vllm.request_tags import TagTable, VLLMTags
+from dspark_calib_client.plugins.vllm.request_tags import TagTable
 from dspark_calib_client.plugins.vllm.sources import EstimatorSource, HeadSource
 from dspark_calib_client.plugins.vllm.step_rows import GradedNote, graded_columns, row_width
 from dspark_calib_client.temperatures import Temperatures
@@ -101,7 +101,6 @@ class Attachment(RankAttachment):
         self._tags = TagTable(settings.domain_key, settings.tenant_key)
         self._steps = 0
         self._explored = False  # the step that is under way
-        self._seen: tuple[Any, list[VLLMTags | None]] = (None, [])  # its batch, until it is drafted
         if client is not None:
             self._send_rows(
                 client,
@@ -159,14 +158,7 @@ class Attachment(RankAttachment):
             return
         try:
             self.source.record(input_batch.idx_mapping, int(input_batch.num_reqs))
-            made_with = len(self._made_with) - 1
-            batch, tags_of_batch = self._seen
-            self._seen = (None, [])
-            if batch is not input_batch:
-                tags_of_batch = self._tags.of(input_batch.req_ids)
-            for tags in tags_of_batch:
-                if tags is not None:
-                    tags.drafted = made_with
+            self._tags.mark(input_batch.req_ids, len(self._made_with) - 1)
         except Exception:  # noqa: BLE001  (called from the engine's step)
             self._fault("telemetry_faults")
 
@@ -194,16 +186,16 @@ class Attachment(RankAttachment):
         self._report(temperatures, form)
 
     def _ask_for(self, runner: Any, input_batch: Any, result: Any) -> None:
-        import torch
-
-        rows = int(input_batch.num_reqs)
-        slots = input_batch.idx_mapping[:rows]
+        rows, slots = int(input_batch.num_reqs), input_batch.idx_mapping
         tags = self._tags.of(input_batch.req_ids)
-        self._seen = (input_batch, tags)
+        if len(tags) != rows:
+            raise ValueError(f"{len(tags)} requests in a batch of {rows}")
+        if slots.shape[0] != rows:
+            slots = slots[:rows]
         output, sampled, rejected = result
         note = GradedNote(
             tags,
-            [None if known is None else known.drafted for known in tags],
+            self._tags.drafted(tags),
             input_batch.num_draft_tokens_per_req,
             input_batch.is_prefilling_np,
             self._made_with,
@@ -212,10 +204,7 @@ class Attachment(RankAttachment):
             self.facts,
             min(self._share or 0.0, _LARGEST_SHARE) if self._explored else None,
         )
-        if len(tags) != rows:
-            raise ValueError(f"{len(tags)} requests in a batch of {rows}")
-        # Counting is left to the host, where it costs the engine no launches.
-        lengths = (sampled[:rows], rejected[:rows], input_batch.seq_lens[:rows])
         blocks = runner.req_states.draft_tokens.index_select(0, slots)
-        parts = (blocks, output.sampled_token_ids[:rows], torch.cat(lengths))
-        self._copy(self.source.logits(slots), parts, note)
+        texts, lengths = output.sampled_token_ids, input_batch.seq_lens
+        parts = (self.source.logits(slots), blocks, texts, sampled, rejected, lengths)
+        self._copy(rows, parts, note)

@@ -6,7 +6,7 @@ Read once, when the request reaches the worker. The domain and the tenant come f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from dspark_calib_client.plugins.common.request_tags import RequestTags, Said, flags_of
@@ -64,17 +64,21 @@ class TagTable:
     def __init__(self, domain_key: str, tenant_key: str) -> None:
         self._keys = (domain_key, tenant_key)
         self._known: dict[str, VLLMTags] = {}
+        self._last: tuple[list[str], list[VLLMTags | None]] = ([], [])
+        self._marked: tuple[list[VLLMTags | None], int] = ([], 0)  # whose, and what as
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def add(self, new_requests: Iterable[Any], alive: Any) -> None:
+    def add(self, new_requests: Sequence[Any], alive: Any) -> None:
         """Requests that reach the worker now.
 
         Args:
             new_requests: vLLM's ``NewRequestData``.
             alive: ids that the worker holds; when there are far more tags, the others are dropped.
         """
+        if new_requests:
+            self._last = ([], [])
         for new in new_requests:
             if getattr(new, "sampling_params", None) is not None:
                 self._known[new.req_id] = VLLMTags(new, *self._keys)
@@ -84,9 +88,31 @@ class TagTable:
                 name: tags for name, tags in self._known.items() if name in alive or name in recent
             }
 
-    def of(self, req_ids: Iterable[str]) -> list[VLLMTags | None]:
+    def of(self, req_ids: Sequence[str]) -> list[VLLMTags | None]:
         """Tags of a batch, in its order; None for a request that was there before the plugin."""
-        return list(map(self._known.get, req_ids))
+        before, found = self._last
+        if req_ids != before:
+            found = list(map(self._known.get, req_ids))
+            self._last = (list(req_ids), found)
+        return found
+
+    def mark(self, req_ids: Sequence[str], made_with: int) -> None:
+        """The batch has been drafted, with this."""
+        batch = self.of(req_ids)
+        marked, before = self._marked
+        if marked is batch and before == made_with:
+            return  # as they were
+        for tags in batch:
+            if tags is not None:
+                tags.drafted = made_with
+        self._marked = (batch, made_with)
+
+    def drafted(self, batch: Sequence[VLLMTags | None]) -> list[int | None]:
+        """What the last draft of each was made with; for tags as :meth:`of` gave them."""
+        marked, made_with = self._marked
+        if marked is batch:
+            return [made_with] * len(batch)
+        return [None if tags is None else tags.drafted for tags in batch]
 
 
 def _stops(parameters: Any) -> frozenset[int]:

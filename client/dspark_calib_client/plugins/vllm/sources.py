@@ -37,6 +37,7 @@ class HeadSource:
         with torch.inference_mode(False):
             shape = (most_requests, gamma)
             self._drafted = torch.zeros(shape, dtype=torch.float32, device=device)
+            self._newest = self._drafted  # its rows of the last batch
             self._by_slot = torch.zeros(shape, dtype=torch.float32, device=device)
 
     def serve(self, logits: Any) -> Any:  # [rows * gamma] raw; rows ordered (request, position)
@@ -47,7 +48,10 @@ class HeadSource:
 
     def record(self, idx_mapping: Any, rows: int) -> None:
         """The draft of this batch is done: keep its logits by slot until they are graded."""
-        self._by_slot.index_copy_(0, idx_mapping[:rows].long(), self._drafted[:rows])
+        if self._newest.shape[0] != rows:
+            self._newest = self._drafted[:rows]
+        slots = idx_mapping if idx_mapping.shape[0] == rows else idx_mapping[:rows]
+        self._by_slot.index_copy_(0, slots.long(), self._newest)
 
     def logits(self, slots: Any) -> Any:  # [rows, gamma]
         """Raw logits of the drafts that are being graded."""

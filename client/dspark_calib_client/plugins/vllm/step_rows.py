@@ -47,16 +47,16 @@ class GradedNote(NamedTuple):
 
 
 def row_width(gamma: int, sampled: int) -> int:
-    """Integers of a row: its block, ``sampled`` token ids, and three lengths."""
-    return gamma + sampled + 3
+    """Numbers of a row: logits and tokens of its block, ``sampled`` token ids, three lengths."""
+    return 2 * gamma + sampled + 3
 
 
 def graded_columns(copies: Sequence[StepCopy]) -> tuple[dict[str, Any], int]:
     """Columns of the row contract, and how many rows were past their request's end.
 
     Args:
-        copies: steps with their :class:`GradedNote`, in order. Integers are the blocks, the sampled
-            token ids, and the lengths: sampled, rejected, sequence.
+        copies: steps with their :class:`GradedNote`, in order. Parts are logits and tokens of the
+            blocks, the sampled token ids, and the lengths: sampled, rejected, sequence.
     """
     return columns_of([_rows(copy) for copy in copies])
 
@@ -65,23 +65,21 @@ def _rows(copy: StepCopy) -> StepRows:
     import numpy
 
     note: GradedNote = copy.note
-    rows, gamma = copy.logits.shape
-    kept = [
+    known = [
         row
         for row, (tags, drafted) in enumerate(zip(note.tags, note.drafted))
         if tags is not None and drafted is not None
     ]
-    kept = [row for row in kept if note.drafts[row] > 0 and not note.prefilling[row]]
-    at = rows * gamma
-    blocks = copy.integers[:at].reshape(rows, gamma)[kept]
-    tokens = copy.integers[at : -3 * rows].reshape(rows, -1)[kept]
-    sampled, rejected, lengths = copy.integers[-3 * rows :].reshape(3, rows)[:, kept]
+    scheduled = (numpy.asarray(note.drafts) > 0) & ~numpy.asarray(note.prefilling)
+    kept = numpy.array(known, dtype=numpy.int64)[scheduled[known]]
+    logits, blocks, tokens, sampled, rejected, lengths = [part[kept] for part in copy.parts]
     accepted = numpy.maximum(sampled - 1, 0)
     bonus_at = numpy.minimum(accepted, tokens.shape[1] - 1)
-    made = [note.made_with[note.drafted[row]] for row in kept]  # type: ignore[index]
+    places = kept.tolist()
+    revision, form = _made_with(note, places)
     return StepRows(
-        tags=[note.tags[row] for row in kept],
-        logits=copy.logits[kept],
+        tags=[note.tags[row] for row in places],
+        logits=logits,
         ids=blocks,
         scheduled=accepted + rejected,
         accepted=accepted,
@@ -96,6 +94,19 @@ def _rows(copy: StepCopy) -> StepRows:
         greedy_draft=note.facts.greedy_draft,
         block_rule=note.facts.block_rule,
         forced=note.facts.forced,
-        revision=numpy.array([applied.revision for applied in made], dtype=numpy.int64),
-        form=[applied.form for applied in made],
+        revision=revision,
+        form=form,
     )
+
+
+def _made_with(note: GradedNote, rows: Sequence[int]) -> tuple[Any, Any]:
+    """Revision and form of these rows' blocks: one for all of them, or one each."""
+    import numpy
+
+    places = [note.drafted[row] for row in rows]
+    if places and places.count(places[0]) == len(places):
+        applied = note.made_with[places[0]]  # type: ignore[index]
+        return applied.revision, applied.form
+    made = [note.made_with[place] for place in places]  # type: ignore[index]
+    revisions = numpy.array([applied.revision for applied in made], dtype=numpy.int64)
+    return revisions, [applied.form for applied in made]

@@ -21,7 +21,7 @@ class Telling:
     """A maker whose rows are the notes of its steps; a note below 0 is a fault."""
 
     def __init__(self, depth: int = 32) -> None:
-        self.copies = StepCopies(1, 1, pinned=False, depth=depth)
+        self.copies = StepCopies(1, pinned=False, depth=depth)
         self.told: list[int] = []
         self.threads: set[str] = set()
         self.open = threading.Event()
@@ -42,7 +42,7 @@ class Telling:
         return len(columns["verified"])
 
     def step(self, note: int) -> bool:
-        asked = self.copies.ask_for(torch.zeros(1, 1), [torch.zeros(1, dtype=torch.int64)], note)
+        asked = self.copies.ask_for(1, [torch.zeros(1, dtype=torch.int64)], note)
         self.maker.nudge()
         return asked
 
@@ -107,7 +107,7 @@ def test_a_stop_ends_although_the_device_does_not_come() -> None:
     assert eventually(lambda: telling.told == [1], 10.0)
     slot = telling.copies._free[0]
     telling.copies._free.popleft()
-    telling.copies._under_way.append((slot, 1, 1, 2, 1e18))  # asked for, and never written
+    telling.copies._under_way.append((slot, 1, [], 2, 1e18))  # asked for, and never written
     telling.maker.nudge()
     assert telling.maker.stop(0.5)
     assert telling.told == [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dspark_calib_client.plugins.common.request_tags import RequestTags, Said
 from dspark_calib_client.plugins.common.step_rows import StepRows, columns_of
@@ -89,3 +90,9 @@ def test_no_rows_are_columns_of_no_rows() -> None:
     found, past = columns_of([step(ids=[])])
     assert {len(cells) for cells in found.values()} == {0}
     assert past == 0
+
+
+def test_logits_of_other_positions_are_a_fault() -> None:
+    wider = np.zeros((1, GAMMA + 1), np.float32)
+    with pytest.raises(ValueError, match="logits of"):
+        columns_of([step(tags("a"), ids=[[11, 12, 13]], logits=wider)])

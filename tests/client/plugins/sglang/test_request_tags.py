@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from dspark_calib_client.plugins.common.request_tags import RequestTags
-from dspark_calib_client.plugins.sglang.request_tags import TagTable, tags_of
+from dspark_calib_client.plugins.sglang.request_tags import tags_of, tags_of_batch
 from tests.client.plugins.sglang.host import EOS, Request
 
 pytestmark = pytest.mark.torch
@@ -60,20 +61,18 @@ def test_stop_tokens_come_from_everywhere_but_ignore_eos() -> None:
     assert tags(ignore_eos=True).stops == frozenset()
 
 
-@pytest.mark.slow
-def test_a_table_knows_a_request_once_and_forgets_the_gone() -> None:
-    table = TagTable("domain", "tenant")
-    stays = Request("stays")
-    (first,) = table.of([stays])
-    names = set()
-    for number in range(500):  # most of them at an address that one before them had
-        one, other = table.of([stays, Request(f"gone-{number}")])
-        assert one is first
-        other.settle()
-        names.add(other.request)
-    assert len(names) == 500
+def test_a_request_keeps_its_tags_and_nothing_of_ours_keeps_a_request() -> None:
+    stays, goes = Request("stays"), Request("goes")
+    first, other = batch(stays, goes)
+    assert batch(goes, stays) == [other, first]  # whatever the order
+    assert batch(stays, Request("new"))[0] is first
+    gone = weakref.ref(goes)
+    del goes
     gc.collect()
-    assert len(table) == 1
-    del stays
-    gc.collect()
-    assert len(table) == 0  # nothing of ours keeps a request alive
+    assert gone() is None
+    other.settle()
+    assert other.request != settled(stays).request
+
+
+def batch(*reqs: Request) -> list[RequestTags]:
+    return tags_of_batch(reqs, "domain", "tenant")

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from calib.engine_conventions import cut_at_stop_token  # noqa: E402
 from dspark_calib_client.plugins.common.request_tags import RequestTags  # noqa: E402
-from dspark_calib_client.plugins.common.step_copies import StepCopy  # noqa: E402
+from dspark_calib_client.plugins.common.step_copies import StepCopies, StepCopy  # noqa: E402
 from dspark_calib_client.plugins.sglang.request_tags import tags_of  # noqa: E402
 from dspark_calib_client.plugins.sglang.step_rows import (  # noqa: E402
     StepNote,
@@ -36,7 +36,6 @@ NOTE = StepNote(
     step=5,
     timestamp=1.0,
     capped=False,
-    trimmed=True,
     full=False,
     greedy_draft=False,
     block_rule=False,
@@ -57,13 +56,17 @@ def columns(
 def step_copy(
     rows: list[tuple[list[int], int, int, int, int]],
     named: list[RequestTags] | None = None,
+    *,
+    layout: bool = True,
     **changes: Any,
 ) -> StepCopy:
     note = NOTE._replace(tags=named or [tags() for _ in rows], **changes)
-    blocks, correct, trim, bonus, length = zip(*rows, strict=True)
-    ids = [token for drafts in blocks for token in (5, *drafts)]
-    integers = np.array([*ids, *correct, *trim, *bonus, *[9] * len(rows), *length])
-    return StepCopy(note, np.zeros((len(rows), len(blocks[0])), np.float32), integers)
+    blocks, correct, trim, bonus, length = map(np.array, zip(*rows, strict=True))
+    parts = [np.zeros(blocks.shape, np.float32), np.insert(blocks, 0, 5, axis=1)]
+    parts += [correct, bonus, np.full(len(rows), 9)]
+    if note.capped or layout:
+        parts.append(trim if note.capped else length)
+    return StepCopy(note, parts)
 
 
 def lengths(found: dict[str, Any]) -> list[tuple[int, int, int]]:
@@ -77,7 +80,7 @@ def test_the_anchor_is_not_counted() -> None:
 
 
 def test_without_a_layout_everything_was_verified() -> None:
-    found, _ = columns([([11, 12, 13], 2, 0, 7, 2)], trimmed=False, full=True)
+    found, _ = columns([([11, 12, 13], 2, 0, 7, 2)], layout=False, full=True)
     assert lengths(found) == [(3, 2, 3)]
     assert found["propensity"].tolist() == [1.0]
 
@@ -172,16 +175,33 @@ def test_many_steps_are_told_as_one_by_one() -> None:
             assert cells.tolist() == one_by_one, name
 
 
-def test_parts_are_found_again_where_they_were_put() -> None:
+@pytest.mark.parametrize(
+    ("mode", "layout", "last"),
+    [
+        ("compact", True, "verify_lens"),
+        ("compact", False, None),
+        ("cap-accept", True, "cap_trim_lens"),
+        ("cap-accept", False, "cap_trim_lens"),
+    ],
+)
+def test_parts_are_found_again_where_they_were_put(
+    mode: str, *, layout: bool, last: str | None
+) -> None:
     """What is asked for of a step's tensors, padding left out, is what rows are made of."""
-    reqs = [Request("a"), Request("b")]
-    step = step_arguments("compact", reqs, plain_blocks(2, 3), 3)
-    parts = parts_of({**step, "bonus": torch.cat([step["bonus"], torch.zeros(3)])}, 2)
-    flat = torch.cat([part.reshape(-1) for part in parts]).numpy().astype(np.int64)
-    assert len(flat) == 2 * row_width(3)
-    named = [tags_of(req, "d", "t") for req in reqs]
-    copy = StepCopy(NOTE._replace(tags=named), np.zeros((2, 3), np.float32), flat)
-    found, _ = step_columns([copy])
-    assert found["scheduled"].tolist() == (step["layout"].verify_lens - 1).tolist()
-    assert found["accepted"].tolist() == step["correct_len"].tolist()
+    reqs, capped = [Request("a"), Request("b")], mode == "cap-accept"
+    step = step_arguments(mode, reqs, plain_blocks(2, 3), 3)
+    kept, checked = step["correct_len"], torch.full((2,), 3)
+    accepted = kept + step["cap_trim_lens"] if last == "cap_trim_lens" else kept
+    if last == "verify_lens":
+        checked = step["layout"].verify_lens - 1
+    padded = {"bonus": torch.cat([step["bonus"], torch.zeros(3, dtype=torch.int64)])}
+    step.update(padded, **({} if layout else {"layout": None}))
+    copies = StepCopies(row_width(3), pinned=False, rows=2)
+    note = NOTE._replace(tags=[tags_of(req, "d", "t") for req in reqs], capped=capped)
+    assert copies.ask_for(2, parts_of(step, capped=capped), note)
+    found, _ = step_columns(copies.take(1))
+    assert found["confidence_logits"].tolist() == step["confidence_raw"].tolist()
+    assert found["scheduled"].tolist() == checked.tolist()
+    assert found["accepted"].tolist() == accepted.tolist()
     assert found["context_length"].tolist() == [100, 100]
+    assert {found[name].dtype for name in ("scheduled", "accepted")} == {np.dtype(np.int64)}

@@ -252,7 +252,7 @@ def test_an_exploring_step_verifies_everything_and_says_so(
     engine.step(["a"], [Verdict(RAW, [11, 12, 13], admitted=3, accepted=1)])
     assert engine.tokens == 1 + GAMMA
     before, last = rows_sent(attached, service)[-2:]
-    assert (before["explored"], before["propensity"]) == (False, None)
+    assert (bool(before["explored"]), before["propensity"]) == (False, None)
     assert (last["explored"], last["propensity"]) == (True, pytest.approx(0.05))
     shares = sum(explores(step, 0.05) for step in range(20_000)) / 20_000
     assert shares == pytest.approx(0.05, abs=0.006)  # four standard errors

@@ -67,3 +67,31 @@ def test_requests_that_are_gone_are_forgotten() -> None:
     (found, unknown) = table.of(["r199", "r0"])
     assert found is not None
     assert unknown is None
+
+
+def test_what_a_draft_was_made_with_is_remembered_for_each_request() -> None:
+    """Also where it sat out a step, came in between, or came again under its old name."""
+    table = TagTable("domain", "tenant")
+
+    def come(name: str) -> None:
+        new = SimpleNamespace(req_id=name, sampling_params=SimpleNamespace())
+        table.add([new], {"a": 0, "b": 1})
+
+    come("a")
+    come("b")
+    both = ["a", "b"]
+    assert table.drafted(table.of(both)) == [None, None]
+    table.mark(both, 0)
+    assert table.drafted(table.of(both)) == [0, 0]
+    assert table.of(both) is table.of(["a", "b"])  # the same batch is looked up once
+    table.mark(both, 1)
+    table.mark(["a"], 2)
+    assert table.drafted(table.of(both)) == [2, 1]
+    table.mark(["b"], 2)
+    both.reverse()
+    assert table.drafted(table.of(both)) == [2, 2]
+    table.mark(both, 2)
+    come("b")
+    assert table.drafted(table.of(both)) == [None, 2]
+    table.mark(both, 2)
+    assert table.drafted(table.of([*both, "unknown"])) == [2, 2, None]

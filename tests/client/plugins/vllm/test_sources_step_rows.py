@@ -54,9 +54,9 @@ def test_only_the_kept_rows_of_a_batch_are_told() -> None:
     logits = np.array([[9.0, 9.0], [1.0, 2.0], [3.0, 4.0], [9.0, 9.0], [9.0, 9.0]], np.float32)
     blocks, texts = [[7, 7]] * 5, [[0, 0, 0], [21, 22, 23], [31, 0, 0], [0, 0, 0], [0, 0, 0]]
     sampled, rejected, lengths = [1, 2, 1, 1, 0], [0, 1, 1, 1, 0], [9, 53, 62, 9, 9]
-    integers = np.array([*np.ravel(blocks), *np.ravel(texts), *sampled, *rejected, *lengths])
-    assert len(integers) == 5 * row_width(2, 3)
-    columns, past = graded_columns([StepCopy(note, logits, integers)])
+    parts = [logits, *map(np.array, (blocks, texts, sampled, rejected, lengths))]
+    assert sum(part.size for part in parts) == 5 * row_width(2, 3)
+    columns, past = graded_columns([StepCopy(note, parts)])
     assert past == 0
     assert columns["confidence_logits"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert columns["verified"].tolist() == [2, 1]
@@ -68,6 +68,9 @@ def test_only_the_kept_rows_of_a_batch_are_told() -> None:
     # One sat out the change between the two: each row names what its block was made with.
     assert columns["revision"].tolist() == [3, 0]
     assert columns["applied_form"].tolist() == ["affine", "identity"]
+    alike, _ = graded_columns([StepCopy(note._replace(drafted=[1] * 5), parts)])
+    assert alike["revision"].tolist() == [3, 3, 3]
+    assert alike["applied_form"].tolist() == ["affine"] * 3
     nothing = note._replace(drafted=[None] * 5)
-    empty, _ = graded_columns([StepCopy(nothing, logits, integers)])
+    empty, _ = graded_columns([StepCopy(nothing, parts)])
     assert {len(cells) for cells in empty.values()} == {0}
