@@ -211,7 +211,7 @@ def affine_alone(
     lie around zero no temperature mends the mean, and slope and intercept do. Engines that apply
     temperatures alone are served what they were: nothing of this can harm them.
 
-    None where segments are served, where a temperature fits and another one was served before, or
+    None where the fit has segments, where a temperature fits and another one was served before, or
     where slopes and intercepts lower the log loss of the judged rows by no more than two standard
     errors: a fit that was refused once needs a clear case.
 
@@ -221,15 +221,15 @@ def affine_alone(
         before: what is served now.
     """
     old = before.calibration
-    alone = with_temperatures(fitted, old.temperatures)
-    if alone is None or before.table is not None:
+    alone = with_temperatures(fitted, old.temperatures, before.table)
+    if alone is None:
         return None
     own = PositionStatus.OK in fitted.calibration.position_statuses
     if own and old.temperatures != Calibration.identity(old.gamma).temperatures:
         return None
     mine, theirs = (
         row_losses(judged, each.survival(judged, "affine"))
-        for each in (ServedNumbers(alone.calibration), before)
+        for each in (ServedNumbers(alone.calibration, alone.table), before)
     )
     loss, error = loss_difference(mine, theirs, judged)
     return alone if loss < -2.0 * error else None

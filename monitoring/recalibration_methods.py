@@ -38,6 +38,7 @@ from calib.segment_tags import (
     leaf_segments,
 )
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
+from calib.served_segment import pool_segment
 from calib.sketch_cells import LogitCells
 from calib.statuses import PositionStatus, ServingStatus
 from calib.survival_model import SurvivalModel, fit_survival_model
@@ -212,7 +213,9 @@ def _coarser(records: AcceptanceRecords) -> AcceptanceRecords:
     return records
 
 
-def with_temperatures(fit: MethodFit, temperatures: Sequence[float]) -> MethodFit | None:
+def with_temperatures(
+    fit: MethodFit, temperatures: Sequence[float], table: SegmentTable | None = None
+) -> MethodFit | None:
     """The same slopes and intercepts beside other temperatures, of which none is the fit's own.
 
     None where it has no affine form, segments, or too few rows for any number.
@@ -220,6 +223,8 @@ def with_temperatures(fit: MethodFit, temperatures: Sequence[float]) -> MethodFi
     Args:
         fit: whose own temperatures serve no better than these.
         temperatures: the parent's; what was served before goes on.
+        table: that was served before; its segments keep their temperatures, and have slopes and
+            intercepts of the fit.
     """
     pooled, cannot = fit.calibration, PositionStatus.TEMPERATURE_CANNOT_FIT
     statuses = [
@@ -240,7 +245,14 @@ def with_temperatures(fit: MethodFit, temperatures: Sequence[float]) -> MethodFi
         position_statuses=tuple(statuses),
         evidence={**pooled.evidence, "positions": positions},
     )
-    return replace(fit, calibration=calibration)
+    if table is not None:
+        segments = {
+            key: replace(segment, slopes=pooled.slopes, intercepts=pooled.intercepts)
+            for key, segment in table.segments.items()
+        }
+        segments[POOL] = pool_segment(calibration, segments[POOL].rows)
+        table = replace(table, segments=segments)
+    return replace(fit, calibration=calibration, table=table)
 
 
 def without_affine(fit: MethodFit) -> MethodFit:

@@ -67,14 +67,14 @@ def fit_sketches(
     except FitRefusedError as error:
         return ChallengerFit(str(error.status), error.reason, evidence=evidence)
     if found.calibration.status is ServingStatus.INSUFFICIENT:
-        found = with_temperatures(found, served.temperatures) or found
+        found = with_temperatures(found, served.temperatures, current.served.table) or found
     evidence["fit"] = found.calibration.evidence
     summary = (_sentence(source),)
     refusal: ServingStatus | Refusal | None = None
     reason = ""
     if found.calibration.status is ServingStatus.INSUFFICIENT or is_identity(found.calibration):
         refusal, reason = ServingStatus.INSUFFICIENT, no_numbers(found.calibration)
-    elif same_numbers(ServedNumbers(found.calibration), current.served):
+    elif same_numbers(ServedNumbers(found.calibration, found.table), current.served):
         refusal = Refusal.NOT_BETTER
         reason = f"the fit serves the same numbers as revision {current.number}"
     if refusal is not None:
@@ -84,6 +84,7 @@ def fit_sketches(
         reason="fitted on sketches: rows that come after it decide",
         method=method,
         calibration=found.calibration,
+        segments=None if found.table is None else found.table.to_dict(),
         model=found.model.to_dict(),
         evidence=evidence,
         summary=summary,

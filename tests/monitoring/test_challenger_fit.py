@@ -11,7 +11,10 @@ from scipy.optimize import minimize_scalar
 
 from calib.calibration import Calibration
 from calib.records import AcceptanceRecords
+from calib.segment_serving import SegmentTable
+from calib.segment_tags import POOL, SegmentKey
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
+from calib.served_segment import ServedSegment
 from monitoring.challenger_fit import ChallengerFit, Champion, fit_challenger
 from monitoring.recalibration_methods import with_segments
 from monitoring.recalibration_options import RecalibrationOptions
@@ -288,6 +291,29 @@ def test_a_head_that_only_an_intercept_mends_gets_it_beside_the_champions_temper
     assert "by slopes and intercepts against revision 4 falls" in found.reason
     assert found.summary[1].startswith("No temperature serves better than those of revision 4")
     assert found.evidence["fit"] == found.calibration.evidence
+
+
+def test_segments_keep_their_temperatures_beside_the_slopes_of_all_traffic() -> None:
+    pool = Calibration.from_temperatures((1.125, 0.875), gamma=GAMMA)
+    code = ServedSegment(SegmentKey.of({"domain": "code"}), 500, (1.5, 0.75))
+    table = SegmentTable.of_pool(pool, 9000)
+    table = replace(table, segments={**table.segments, code.key: code}, seen={"domain": ("code",)})
+    champion = Champion(4, ServedNumbers(pool, table))
+    options = RecalibrationOptions(method="survival")
+    found = fit_challenger(shifted_head(shift=0.5), options, champion=champion)
+    assert found.calibration is not None, found.reason
+    assert found.calibration.temperatures == pool.temperatures
+    assert found.segments is not None
+    after = SegmentTable.from_dict(found.segments)
+    assert {key: each.temperatures for key, each in after.segments.items()} == {
+        POOL: (1.125, 0.875),
+        code.key: (1.5, 0.75),
+    }
+    for each in after.segments.values():
+        assert (each.slopes, each.intercepts) == (
+            found.calibration.slopes,
+            found.calibration.intercepts,
+        )
 
 
 def test_temperatures_that_gain_nothing_are_not_published_beside_slopes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 
 from calib.calibration import Calibration
 from calib.errors import ConfigurationError
+from calib.segment_serving import SegmentTable
+from calib.segment_tags import SegmentKey
+from calib.served_segment import ServedSegment
 from monitoring.challenger_fit import Champion
 from monitoring.hour_sketches import HOUR_SECONDS, HourSketches
 from monitoring.recalibration_methods import MethodRules, fit_pool
@@ -130,3 +134,15 @@ def test_slopes_of_a_head_that_no_temperature_mends_are_proposed_to_the_gate() -
     assert found.calibration.temperatures == served.temperatures
     assert found.calibration.intercepts == pytest.approx((-0.5,) * 2, abs=0.15)
     assert found.calibration.status == "partial"
+    assert found.segments is None
+    # A champion's segments keep their temperatures.
+    code = ServedSegment(SegmentKey.of({"domain": "code"}), 500, (1.5, 0.75))
+    table = SegmentTable.of_pool(served)
+    table = replace(table, segments={**table.segments, code.key: code})
+    champion = Champion(2, ServedNumbers(served, table))
+    found = fit_sketches(source, options("affine"), champion=champion)
+    assert found.segments is not None
+    kept = SegmentTable.from_dict(found.segments).segments[code.key]
+    assert kept.temperatures == code.temperatures
+    assert found.calibration is not None
+    assert kept.intercepts == found.calibration.intercepts
