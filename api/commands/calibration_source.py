@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,13 @@ from api.service_calls import ServiceCalls
 if TYPE_CHECKING:
     from calib.calibration import Calibration
 
-__all__ = ["SourceArgument", "SourceRevision", "calibration_of_document", "sts_of_source"]
+__all__ = [
+    "SourceArgument",
+    "SourceRevision",
+    "calibration_of_document",
+    "sts_of_source",
+    "temperatures_shown",
+]
 
 SourceArgument = Annotated[
     str,
@@ -133,3 +140,14 @@ def calibration_of_document(document: dict[str, Any], source: str) -> Calibratio
         return Calibration.from_json(canonical_json(document))
     temperatures = parse_sts(canonical_json(document), source=source).temperatures
     return Calibration.from_temperatures(temperatures, gamma=len(temperatures))
+
+
+def temperatures_shown(temperatures: Sequence[float]) -> str:
+    """The numbers of an exported file, in words where they change nothing."""
+    numbers = ", ".join(f"{value:g}" for value in temperatures)
+    if any(value != 1.0 for value in temperatures):
+        return numbers
+    return (
+        f"{numbers}. That is raw confidence: the file changes nothing. Slopes and intercepts, where a "
+        "calibration has them, do not fit into it"
+    )

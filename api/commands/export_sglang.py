@@ -8,7 +8,12 @@ from typing import Annotated
 
 import typer
 
-from api.commands.calibration_source import SourceArgument, SourceRevision, sts_of_source
+from api.commands.calibration_source import (
+    SourceArgument,
+    SourceRevision,
+    sts_of_source,
+    temperatures_shown,
+)
 from api.service_calls import DEFAULT_URL, ServiceToken, ServiceUrl, service_exit_codes
 
 __all__ = ["export_sglang"]
@@ -41,7 +46,7 @@ def export_sglang(
         # Read back as the engine will, before its file is touched.
         written = parse_sts(data, gamma, source=source)
         write_bytes_atomically(out, data.rstrip(b"\n") + b"\n")
-        numbers = ", ".join(f"{value:g}" for value in written.temperatures)
+        numbers = temperatures_shown(written.temperatures)
         said = {"file": str(out), "temperatures": list(written.temperatures)}
         line = f"{out}: gamma {len(written.temperatures)}, temperatures {numbers}"
         typer.echo(json.dumps(said) if as_json else line)

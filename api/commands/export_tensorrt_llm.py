@@ -8,7 +8,12 @@ from typing import Annotated
 
 import typer
 
-from api.commands.calibration_source import SourceArgument, SourceRevision, sts_of_source
+from api.commands.calibration_source import (
+    SourceArgument,
+    SourceRevision,
+    sts_of_source,
+    temperatures_shown,
+)
 from api.service_calls import DEFAULT_URL, ServiceToken, ServiceUrl, service_exit_codes
 
 __all__ = ["export_tensorrt_llm"]
@@ -38,6 +43,6 @@ def export_tensorrt_llm(
         # Read back before a file is touched.
         written = parse_tensorrt_llm(data, gamma, source=source)
         write_bytes_atomically(out, data + b"\n")
-        numbers = ", ".join(f"{value:g}" for value in written)
+        numbers = temperatures_shown(written)
         said = json.dumps({"file": str(out), "temperatures": list(written)})
         typer.echo(said if as_json else f"{out}: gamma {len(written)}, temperatures {numbers}")

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from api.commands.calibration_source import calibration_of_document, sts_of_source
+from api.commands.calibration_source import (
+    calibration_of_document,
+    sts_of_source,
+    temperatures_shown,
+)
 from calib.calibration import Calibration
 from calib.errors import ConfigurationError, FormatError
 
@@ -39,3 +43,8 @@ def test_every_document_of_ours_holds_a_calibration() -> None:
         assert calibration_of_document(document, "x").temperatures == (1.5, 0.5)
     with pytest.raises(FormatError, match="refused"):
         calibration_of_document({"calibration": {}, "refusal": "not_better"}, "x")
+
+
+def test_a_file_that_changes_nothing_is_said_to() -> None:
+    assert temperatures_shown([1.5, 1.0]) == "1.5, 1"
+    assert "1, 1. That is raw confidence: the file changes nothing." in temperatures_shown([1.0, 1])
