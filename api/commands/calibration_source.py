@@ -148,6 +148,6 @@ def temperatures_shown(temperatures: Sequence[float]) -> str:
     if any(value != 1.0 for value in temperatures):
         return numbers
     return (
-        f"{numbers}. That is raw confidence: the file changes nothing. Slopes and intercepts, where a "
-        "calibration has them, do not fit into it"
+        f"{numbers}. That is raw confidence: the file changes nothing. Slopes and intercepts, "
+        "where there are any, do not fit into it"
     )
