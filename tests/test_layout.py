@@ -50,7 +50,6 @@ def _name(path: Path) -> str:
 
 
 @cache
-@cache
 def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
