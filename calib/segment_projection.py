@@ -3,13 +3,16 @@
 Temperatures of a segment are fitted as those of the pool (:mod:`calib.survival_projection`):
 position by position, on logits of the segment and the survival its model gives them, which needs no
 labels. A segment with few logits borrows its parent's rows. Slopes and intercepts are the model's
-own where survival is the plain product, and projected where the next logit tells more.
+own where survival is the plain product, and projected where the next logit tells more. At positions
+for which the pool has neither temperature nor slope of its own, all traffic says too little: there
+segments are served their parent's.
 
 Letters: N rows, γ draft positions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -70,6 +73,7 @@ def project_segments(
             raise CalibrationValueError(f"{name}.gamma", gamma, f"segments have {model.gamma}")
     checked_count("sample_rows", sample_rows, 1)
     samples = _samples(model, records, sample_rows)
+    known = _told(pool)
     served = {POOL: pool_segment(pool, model.segments[POOL].rows[0])}
     for key, fit in model.segments.items():
         if key == POOL:
@@ -81,8 +85,40 @@ def project_segments(
             continue
         logits = records.confidence_logits[samples[key]]
         target = model.survival_model(key, survival)
-        served[key] = _served(key, fit.rows[0], target, logits, parent, rules or ProjectionRules())
+        found = _served(key, fit.rows[0], target, logits, parent, rules or ProjectionRules())
+        served[key] = _as_far_as(found, known, parent)
     return SegmentTable(model.gamma, model.buckets, model.levels, served, model.seen, unseen)
+
+
+def _told(pool: Calibration) -> list[bool]:
+    """[γ] whether the pool has a number of its own in a form; all where its fit says nothing."""
+    fits = pool.evidence.get("affine", ())
+    if not fits:
+        return [True] * pool.gamma
+    ok = PositionStatus.OK
+    return [
+        ok in (status, fit["status"])
+        for status, fit in zip(pool.position_statuses, fits, strict=True)
+    ]
+
+
+def _as_far_as(
+    segment: ServedSegment, known: Sequence[bool], parent: ServedSegment
+) -> ServedSegment:
+    """The segment with its parent's slope and intercept where the pool has no number of its own."""
+    if segment.slopes is None or segment.intercepts is None:
+        return segment
+    if parent.slopes is None or parent.intercepts is None:
+        return segment
+
+    def chosen(own: Sequence[float], inherited: Sequence[float]) -> tuple[float, ...]:
+        return tuple(a if k else b for a, b, k in zip(own, inherited, known, strict=True))
+
+    return replace(
+        segment,
+        slopes=chosen(segment.slopes, parent.slopes),
+        intercepts=chosen(segment.intercepts, parent.intercepts),
+    )
 
 
 def _served(

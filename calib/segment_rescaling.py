@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from calib.calibration_values import LARGEST_SCALE, SMALLEST_SCALE
 from calib.canonical_json import round_significant
-from calib.errors import CalibrationValueError, RecordError
-from calib.record_schema import Flag
+from calib.errors import CalibrationValueError
 from calib.records import AcceptanceRecords
 from calib.row_hashes import cluster_hashes, row_hashes
 from calib.segment_serving import SegmentTable
@@ -30,8 +29,8 @@ __all__ = ["FEWEST_ROWS", "MOST_ROWS", "rescale_segments"]
 MOST_ROWS = 50_000
 """Rows that the step is fitted on: its errors then no longer show in what is served."""
 
-FEWEST_ROWS = 200
-"""Rows without which it is not tried."""
+FEWEST_ROWS = 1000
+"""Rows without which it is not tried, as a temperature is not published."""
 
 
 def rescale_segments(
@@ -42,19 +41,18 @@ def rescale_segments(
     Args:
         table: what would be served; only slopes and intercepts change.
         records: rows it was fitted on, those alone whose full verification no confidence has
-            decided; rows of a prompt (or request) are one piece of luck.
+            decided; what lies behind a row's ℓ is not read. Rows of a prompt (or request) are one
+            piece of luck.
 
     Returns:
         The same table where the step is not taken; None beside it where it could not be tried:
-        fewer than 200 usable rows are served slopes and intercepts of a segment's own.
+        fewer than 1,000 usable rows are served slopes and intercepts of a segment's own.
 
     Raises:
         CalibrationValueError: records of another γ.
-        RecordError: a usable row that was cut by another thing than a stop token.
     """
     if records.gamma != table.gamma:
         raise CalibrationValueError("gamma", records.gamma, f"this table is for {table.gamma}")
-    _check_verified(records)
     rows = _rows(table, records)
     if rows is None:
         return table, None
@@ -62,23 +60,17 @@ def rescale_segments(
     odds = rows.confidence_logits * slopes + intercepts
     # Numbered by hash: halves, too, depend on no order of the rows.
     clusters = np.unique(cluster_hashes(rows), return_inverse=True)[1]
-    found = fit_rescaling(odds, rows.accepted, clusters)
-    if not found.kept:
+    found = fit_rescaling(odds, rows.accepted, rows.verified, clusters)
+    if not found.taken:
         return table, found
-    segments = {
-        key: _rescaled(segment, found) if _own(segment, table) else segment
-        for key, segment in table.segments.items()
-    }
+    segments = dict(table.segments)
+    for key, segment in table.segments.items():
+        if _own(segment, table):
+            moved = _rescaled(segment, found)
+            if moved is None:  # one step for all of them, or none
+                return table, found.not_taken()
+            segments[key] = moved
     return replace(table, segments=segments), found
-
-
-def _check_verified(records: AcceptanceRecords) -> None:
-    stopped = (records.flags & np.uint8(Flag.STOP_TRUNCATED)) != 0
-    cut = records.usable() & (records.verified < records.gamma) & ~stopped
-    if cut.any():
-        row = int(np.argmax(cut))
-        remedy = f"row {row}: leave out rows of fewer than {records.gamma} verified positions"
-        raise RecordError("verified", int(records.verified[row]), remedy)
 
 
 def _rows(table: SegmentTable, records: AcceptanceRecords) -> AcceptanceRecords | None:
@@ -103,8 +95,8 @@ def _own(segment: ServedSegment, table: SegmentTable) -> bool:
     return segment.slopes is not None and not same
 
 
-def _rescaled(segment: ServedSegment, found: SurvivalRescaling) -> ServedSegment:
-    """The segment after the step; as it was where a slope would leave its bounds."""
+def _rescaled(segment: ServedSegment, found: SurvivalRescaling) -> ServedSegment | None:
+    """The segment after the step; None where a slope would leave its bounds."""
     if segment.slopes is None or segment.intercepts is None:
         return segment
     slopes = [
@@ -112,7 +104,7 @@ def _rescaled(segment: ServedSegment, found: SurvivalRescaling) -> ServedSegment
         for slope, factor in zip(segment.slopes, found.factors, strict=True)
     ]
     if not all(SMALLEST_SCALE <= slope <= LARGEST_SCALE for slope in slopes):
-        return segment
+        return None
     intercepts = [
         round_significant(intercept * factor + shift)
         for intercept, factor, shift in zip(

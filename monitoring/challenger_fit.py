@@ -51,6 +51,7 @@ __all__ = [
     "ChallengerFit",
     "Champion",
     "affine_alone",
+    "can_stand_alone",
     "confirmed",
     "fit_challenger",
     "is_identity",
@@ -220,12 +221,8 @@ def affine_alone(
         judged: usable rows.
         before: what is served now.
     """
-    old = before.calibration
-    alone = with_temperatures(fitted, old.temperatures, before.table)
-    if alone is None:
-        return None
-    own = PositionStatus.OK in fitted.calibration.position_statuses
-    if own and old.temperatures != Calibration.identity(old.gamma).temperatures:
+    alone = with_temperatures(fitted, before.calibration.temperatures, before.table)
+    if alone is None or not can_stand_alone(fitted, before):
         return None
     mine, theirs = (
         row_losses(judged, each.survival(judged, "affine"))
@@ -233,6 +230,15 @@ def affine_alone(
     )
     loss, error = loss_difference(mine, theirs, judged)
     return alone if loss < -2.0 * error else None
+
+
+def can_stand_alone(fitted: MethodFit, before: ServedNumbers) -> bool:
+    """Whether slopes and intercepts of a fit may be tried beside the temperatures served before."""
+    old = before.calibration
+    own = PositionStatus.OK in fitted.calibration.position_statuses
+    if own and old.temperatures != Calibration.identity(old.gamma).temperatures:
+        return False
+    return with_temperatures(fitted, old.temperatures, before.table) is not None
 
 
 def _judged(
@@ -245,7 +251,9 @@ def _judged(
     """Compare with the champion on the same held-out rows."""
     comparison = _compared(fitted, rows, champion)
     insufficient = fitted.calibration.status is ServingStatus.INSUFFICIENT
+    tried = False
     if insufficient or not comparison.verdict.replace:
+        tried = can_stand_alone(fitted, champion.served)
         alone = affine_alone(fitted, rows.judged, champion.served)
         shown = None if alone is None else _compared(alone, rows, champion, "affine")
         if alone is not None and shown is not None and shown.verdict.replace:
@@ -258,7 +266,7 @@ def _judged(
         word = ServingStatus.INSUFFICIENT if insufficient else Refusal.NOT_BETTER
         reason = verdict.reason
         if insufficient or is_identity(fitted.calibration):
-            reason = no_numbers(fitted.calibration)
+            reason = no_numbers(fitted.calibration, slopes_tried=tried)
         return ChallengerFit(str(word), reason, method, evidence=found, summary=summary)
     worse = _worse_than_raw(comparison.after, rows, champion)
     if worse is not None:
@@ -338,13 +346,19 @@ def same_numbers(one: ServedNumbers, other: ServedNumbers) -> bool:
     return all(mine == theirs for mine, theirs in pairs)
 
 
-def no_numbers(calibration: Calibration) -> str:
-    """That no position could be fitted, and why, for a refusal; without the full stop."""
+def no_numbers(calibration: Calibration, *, slopes_tried: bool = False) -> str:
+    """That no position could be fitted, and why, for a refusal; without the full stop.
+
+    Args:
+        calibration: that is refused.
+        slopes_tried: whether its slopes and intercepts were tried alone.
+    """
     reason = "no position has a number of its own"
     for kind, words in (("positions", "Position"), ("affine", "Slope and intercept of position")):
         faults = [fit for fit in calibration.evidence.get(kind, ()) if fit["reason"] is not None]
         if kind == "affine" and calibration.slopes is not None:
-            reason += ". Slopes and intercepts are not clearly better on held-out rows either"
+            if slopes_tried:
+                reason += ". Slopes and intercepts are not clearly better on held-out rows either"
         elif faults and faults[0]["reason"].rstrip(".") not in reason:
             reason += f". {words} {faults[0]['position']}: {faults[0]['reason'].rstrip('.')}"
     return reason

@@ -180,7 +180,7 @@ def _choose(fields: dict[str, Any], match: SegmentMatch) -> None:
             "temperatures": match.numbers["temperatures"],
             "affine": match.numbers["affine"],
             "position_statuses": match.numbers["statuses"],
-            "status": str(serving_status(statuses)),
+            "status": str(serving_status(statuses, affine=match.numbers["affine"] is not None)),
         }
     elif match.level == "identity":
         gamma = fields["gamma"]

@@ -235,19 +235,28 @@ def with_temperatures(
     positions = [dict(position) for position in pooled.evidence["positions"]]
     for position, served in zip(positions, temperatures, strict=True):
         if position["status"] == PositionStatus.OK:
-            found = position["temperature"]
-            why = f"On rows held out {found:g} serves no better than {served:g}; slopes do."
+            why = (
+                f"On rows held out {position['temperature']:g}, with those of the other positions, "
+                f"serves no better than {served:g}; slopes do."
+            )
             position |= {"status": str(cannot), "ece_after": None, "reason": why}
+    slopes = tuple(
+        slope if fit["status"] == PositionStatus.OK else 1.0 / temperature
+        for slope, temperature, fit in zip(
+            pooled.slopes, temperatures, pooled.evidence["affine"], strict=True
+        )
+    )
     calibration = replace(
         pooled,
         temperatures=tuple(temperatures),
+        slopes=slopes,
         status=ServingStatus.PARTIAL,
         position_statuses=tuple(statuses),
         evidence={**pooled.evidence, "positions": positions},
     )
     if table is not None:
         segments = {
-            key: replace(segment, slopes=pooled.slopes, intercepts=pooled.intercepts)
+            key: replace(segment, slopes=slopes, intercepts=pooled.intercepts)
             for key, segment in table.segments.items()
         }
         segments[POOL] = pool_segment(calibration, segments[POOL].rows)

@@ -131,8 +131,13 @@ def _judged(row: int, old: Revision, new: Revision, records: AcceptanceRecords) 
 
 def _changed_form(records: AcceptanceRecords, old: Revision, new: Revision) -> Form:
     """The form in which these rows are served other numbers; temperatures where in both."""
-    before, after = (ServedNumbers.of(revision).conditional(records) for revision in (old, new))
-    return "affine" if np.array_equal(before, after) else "temperatures"
+    served = [ServedNumbers.of(revision) for revision in (old, new)]
+
+    def same(form: Form) -> bool:
+        before, after = (each.conditional(records, form) for each in served)
+        return np.array_equal(before, after)
+
+    return "affine" if same("temperatures") and not same("affine") else "temperatures"
 
 
 def _errors(

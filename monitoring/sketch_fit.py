@@ -66,8 +66,11 @@ def fit_sketches(
         found = fit_pool(method, source, rules)
     except FitRefusedError as error:
         return ChallengerFit(str(error.status), error.reason, evidence=evidence)
-    if found.calibration.status is ServingStatus.INSUFFICIENT:
-        found = with_temperatures(found, served.temperatures, current.served.table) or found
+    table = current.served.table
+    own = table is not None and any(each.slopes is not None for each in table.segments.values())
+    # Slopes of segments were judged on rows; here nothing is held out to take them away by.
+    if found.calibration.status is ServingStatus.INSUFFICIENT and not own:
+        found = with_temperatures(found, served.temperatures, table) or found
     evidence["fit"] = found.calibration.evidence
     summary = (_sentence(source),)
     refusal: ServingStatus | Refusal | None = None

@@ -17,7 +17,7 @@ from calib.label_consistency import check_label_consistency
 from calib.prompt_split import DEFAULT_SALT, SplitColumn, split_by_prompt
 from calib.records import AcceptanceRecords
 from calib.reliability import DEFAULT_BINS
-from calib.statuses import Refusal, ServingStatus
+from calib.statuses import PositionStatus, Refusal, ServingStatus
 from monitoring.challenger_fit import is_identity, no_numbers
 from monitoring.reports.evaluation_report import (
     MINIMUM_SEGMENT_ROWS,
@@ -157,11 +157,15 @@ class FitReport:
     @property
     def refusal(self) -> str | None:
         """Why nothing should be published, in a sentence; None where it may be."""
+        # Beside raw confidence slopes may stand alone, but for positions of too few rows.
+        informed = {PositionStatus.OK, PositionStatus.TEMPERATURE_CANNOT_FIT}
+        tried = not informed.isdisjoint(self.calibration.position_statuses)
+        none = no_numbers(self.calibration, slopes_tried=tried)
         if self.calibration.status is ServingStatus.INSUFFICIENT:
-            return f"{ServingStatus.INSUFFICIENT}: {no_numbers(self.calibration)}"
+            return f"{ServingStatus.INSUFFICIENT}: {none}"
         if is_identity(self.calibration):
             suspected = [f"{word.replace('_', ' ')}; " for word in self.evaluation.warnings]
-            return f"{Refusal.NOT_BETTER}: {''.join(suspected)}{no_numbers(self.calibration)}"
+            return f"{Refusal.NOT_BETTER}: {''.join(suspected)}{none}"
         if self.verdict is not None and not self.verdict.replace:
             return f"{self.verdict.refusal}: {self.verdict.reason}"
         return None

@@ -16,6 +16,7 @@ from calib.segment_serving import SegmentTable
 from calib.segment_sketches import SegmentSketches
 from calib.segment_tags import POOL, SegmentKey, SegmentLevels
 from calib.survival_model import fit_survival_model
+from calib.survival_projection import project_survival
 from tests.support.segment_generator import NAMES, segment_errors, simulate_segments
 
 LEVELS = SegmentLevels((("domain",),))
@@ -147,3 +148,25 @@ def test_wrong_input_is_named(model: SegmentModel, pool: Calibration) -> None:
         project_segments(model, RECORDS, pool, sample_rows=0)
     with pytest.raises(FitRefusedError):
         project_segments(model, RECORDS.select(slice(0, 0)), pool)
+
+
+def test_where_all_traffic_says_too_little_a_segment_has_its_parents_slope() -> None:
+    """Positions 1 and 2 of the pool were published, for the others rows were too few."""
+    records = simulate_segments(4000, 3).records()
+    fitted = fit_segments(SegmentSketches.from_records(records))
+    conditional = ConditionalLikelihood("affine", minimum_rows=0, minimum_affine_rows=0)
+    conditional.fit_records(records)
+    rows = [5000, 4000, 999, 999, 999, 999, 999]
+    logits = records.confidence_logits
+    survival = fit_survival_model(conditional, [PairSketch.from_records(records)])
+    target = survival.survival(logits)
+    thin = project_survival(logits, target, evidence_rows=rows).calibration()
+    whole = project_survival(logits, target).calibration()
+    assert thin.slopes is not None
+    table, full = (project_segments(fitted, records, pool) for pool in (thin, whole))
+    for key, segment in table.segments.items():
+        assert segment.slopes is not None
+        assert full.segments[key].slopes is not None
+        assert segment.slopes[2:] == thin.slopes[2:]
+        if key != POOL:
+            assert segment.slopes[:2] == full.segments[key].slopes[:2]

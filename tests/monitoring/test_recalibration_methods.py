@@ -127,7 +127,7 @@ def test_segments_take_the_last_step_only_where_full_verification_was_no_choice(
     found = with_segments(fit_pool("affine", whole, MethodRules()), whole, MethodRules())
     step = found.segments["rescaling"]
     assert step["rows"] == 6000
-    assert set(step) == {"kept", "factors", "shifts", "rows", "brier_gain", "log_loss_gain"}
+    assert set(step) == {"taken", "factors", "shifts", "rows", "brier_gain", "log_loss_gain"}
     # Trimmed where confidence was low: what was verified fully was chosen by confidence.
     verified = np.where(traffic.blocks.logits[:, 0] < 1.0, 1, 2)
     trimmed = FitRows.of(traffic.records(verified))

@@ -69,6 +69,7 @@ class StepCopies:
 
         self._joined: Any = _flatten_dense_tensors  # one call, where flattening each is many
         self._word = torch.int32
+        self._dense = torch.contiguous_format
         self._kinds = {  # for NumPy, and how many words
             torch.int32: ("int32", 1),
             torch.int64: ("int64", 2),
@@ -117,7 +118,10 @@ class StepCopies:
                 if kind not in self._kinds:
                     part = part.float() if kind.is_floating_point else part.long()
                     kind = part.dtype
-                part = part.contiguous().view(self._word)
+                part = part.contiguous()
+                if part.ndim and part.stride(-1) != 1:  # of one number a row, or none: any will do
+                    part = part.reshape(-1).clone(memory_format=self._dense).reshape(shape)
+                part = part.view(self._word)
             words.append(part)
             shapes.append((kind, shape))
         whole = self._joined(words)
