@@ -84,6 +84,11 @@ def service_findings(
 def _served(served: Mapping[str, Any]) -> Finding:
     text = f"revision {served['revision']}, status {served['status']}"
     if served["status"] in ("fitted", "partial"):
+        if served.get("affine") is not None and set(served["temperatures"]) == {1.0}:
+            text += (
+                ": slopes and intercepts alone, which the plugins apply; an engine of temperatures "
+                "runs raw confidence"
+            )
         return Finding("served", Level.OK, f"the service serves {text}")
     remedy = "let telemetry come in, then: dspark-calib recalibrate DRAFTER"
     return Finding("served", Level.WARN, f"{text}: nothing is calibrated", remedy)

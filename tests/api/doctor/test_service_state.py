@@ -54,3 +54,23 @@ def test_troubles_are_named() -> None:
     assert "polls" not in levels(engines=None)  # not allowed to see them
     identity = {"revision": 0, "status": "identity", "publication": 5, "temperatures": []}
     assert levels(served=identity)["served"] is Level.WARN
+
+
+def test_slopes_alone_are_told_apart_from_temperatures() -> None:
+    served = {"revision": 4, "status": "partial", "publication": 5, "temperatures": [1.0, 1.0]}
+
+    def said(**numbers: Any) -> str:
+        found = {
+            "date": formatdate(usegmt=True),
+            "drafter": {"key": {"slot_convention": "anchor_excluded"}},
+            "served": {**served, **numbers},
+            "engines": None,
+        }
+        (entry,) = (e for e in service_findings(found, None, None) if e.check == "served")
+        assert entry.level is Level.OK
+        return entry.text
+
+    affine = {"slopes": [0.9, 1.0], "intercepts": [-0.5, 0.0]}
+    assert "slopes and intercepts alone" in said(affine=affine)
+    assert "alone" not in said(affine=affine, temperatures=[1.2, 1.0])
+    assert "alone" not in said(affine=None)
