@@ -7,7 +7,9 @@ Without clusters every row is its own cluster, and the formulas below reduce to 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +37,26 @@ def cluster_codes(clusters: ArrayLike) -> NDArray[np.intp]:
     # A fresh object() never equals another key, so each unknown row gets a number of its own.
     keys = (object() if value is None else value for value in values.tolist())
     return np.fromiter((known.setdefault(key, len(known)) for key in keys), np.intp, len(values))
+
+
+def clustered_mean(
+    values: Floats,  # [N]
+    counts: NDArray[Any],  # [N] >= 0, what each row counts in the mean
+    clusters: NDArray[np.intp],  # [N] 0, 1, …; numbers may be left out
+) -> tuple[float, float]:
+    """Σ values / Σ counts, and its standard error with clusters as independent draws.
+
+    The error is infinite for fewer than two clusters; (0, 0) where nothing counts.
+    """
+    total = float(counts.sum())
+    if total == 0.0:
+        return 0.0, 0.0
+    mean = float(values.sum()) / total
+    groups = int(np.count_nonzero(np.bincount(clusters)))
+    if groups < 2:
+        return mean, math.inf
+    sums = np.bincount(clusters, values) - mean * np.bincount(clusters, counts)
+    return mean, math.sqrt(float(sums @ sums) * groups / (groups - 1)) / total
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -64,9 +64,9 @@ class HardLabelCounter:
             False where a logit has to be cut or refused, and nothing was added.
         """
         if in_short_range(logits):
-            share = float(limit[::_SAMPLE].mean()) if len(limit) else 0.0
+            labels = float(limit[::_SAMPLE].mean()) if len(limit) else 0.0  # of a row
             gamma = len(self._width)
-            if share + _LABELS_PER_ROW >= _LABELS_PER_POSITION * gamma:
+            if labels + _LABELS_PER_ROW >= _LABELS_PER_POSITION * gamma:
                 code = np.minimum(accepted, limit) + limit
                 _all_loop(gamma)(logits, code, self._increments, self._width, self._sums)
                 return True
@@ -96,20 +96,19 @@ def hard_label_counter(rows: int, gamma: int, cells: int) -> HardLabelCounter | 
     return HardLabelCounter(gamma, cells) if wanted and _numba() is not None else None
 
 
-def load(gamma: int | None = None) -> bool:
+def load(gamma: int) -> bool:
     """Use the loops from here on, whatever the number of rows.
 
     Args:
-        gamma: width to compile, or to read from the cache, at once; None at the first batch.
+        gamma: width to compile, or to read from the cache, at once.
 
     Returns:
         Whether there are any: False without Numba.
     """
     if _numba() is None:
         return False
-    if gamma is not None:
-        _observed_loop()
-        _all_loop(gamma)
+    _observed_loop()
+    _all_loop(gamma)
     return True
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib.calibration_values import LARGEST_SCALE, SMALLEST_SCALE
 from calib.canonical_json import round_significant
@@ -79,13 +78,13 @@ def _rows(table: SegmentTable, records: AcceptanceRecords) -> AcceptanceRecords 
     codes, keys = leaf_segments(records, table.buckets, TAGS)
     served = [table.served_to(key) for key in keys]
     own = np.array([each is not None and _own(each, table) for each in served], dtype=np.bool_)
-    chosen: NDArray[np.intp] = np.flatnonzero(usable & own[codes]) if len(keys) else np.arange(0)
-    if len(chosen) < FEWEST_ROWS:
+    rows = records.select(usable & own[codes])
+    if len(rows) < FEWEST_ROWS:
         return None
-    if len(chosen) > MOST_ROWS:
-        first = np.argsort(row_hashes(records)[chosen], kind="stable")[:MOST_ROWS]
-        chosen = np.sort(chosen[first])
-    return records.select(chosen)
+    if len(rows) > MOST_ROWS:
+        first = np.argsort(row_hashes(rows), kind="stable")[:MOST_ROWS]
+        rows = rows.select(np.sort(first))
+    return rows
 
 
 def _own(segment: ServedSegment, table: SegmentTable) -> bool:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from calib.canonical_json import round_significant
+from calib.clusters import clustered_mean
 
 __all__ = ["RIDGE", "SurvivalRescaling", "fit_rescaling"]
 
@@ -111,7 +112,8 @@ def fit_rescaling(
             moved = odds[out] * factors + shifts
             before = _scores(odds[out], labels[out], known[out])
             saved[:, out] = before - _scores(moved, labels[out], known[out])
-    brier, log_loss = (_mean(each, clusters) for each in saved)
+    each_row = np.ones(len(odds))
+    brier, log_loss = (clustered_mean(each, each_row, clusters) for each in saved)
     taken = brier[0] > brier[1] and log_loss[0] > -log_loss[1]
     factors, shifts = np.ones(odds.shape[1]), np.zeros(odds.shape[1])
     if taken:
@@ -136,17 +138,6 @@ def _scores(odds: Floats, labels: Floats, known: Floats) -> Floats:
     loss = -np.where(labels == 1.0, np.log(p), np.log1p(-p))
     error = np.square(survival - labels)
     return np.stack([(known * error).sum(axis=1), (known * loss).sum(axis=1)])
-
-
-def _mean(saved: Floats, clusters: NDArray[np.intp]) -> tuple[float, float]:
-    """Mean a row, and its standard error over clusters; infinite for fewer than two."""
-    rows = np.bincount(clusters)
-    groups = int((rows > 0).sum())
-    if groups < 2:
-        return 0.0, math.inf
-    mean = float(saved.mean())
-    sums = np.bincount(clusters, saved) - mean * rows
-    return mean, math.sqrt(float(sums @ sums) * groups / (groups - 1)) / len(saved)
 
 
 def _fitted(odds: Floats, labels: Floats, known: Floats, ridge: float) -> tuple[Floats, Floats]:

@@ -51,7 +51,7 @@ __all__ = [
     "ChallengerFit",
     "Champion",
     "affine_alone",
-    "can_stand_alone",
+    "clearly_gains",
     "confirmed",
     "fit_challenger",
     "is_identity",
@@ -203,42 +203,37 @@ def confirmed(fitted: MethodFit, judged: AcceptanceRecords) -> tuple[MethodFit, 
     return kept, forms
 
 
-def affine_alone(
-    fitted: MethodFit, judged: AcceptanceRecords, before: ServedNumbers
-) -> MethodFit | None:
-    """Slopes and intercepts of a fit beside the temperatures served before; None without a case.
+def affine_alone(fitted: MethodFit, before: ServedNumbers) -> MethodFit | None:
+    """Slopes and intercepts of a fit beside the temperatures served before; None where it may not.
 
     For fits whose temperatures are refused. σ(z/T) turns about one half, so of a head whose logits
     lie around zero no temperature mends the mean, and slope and intercept do. Engines that apply
     temperatures alone are served what they were: nothing of this can harm them.
 
-    None where the fit has segments, where a temperature fits and another one was served before, or
-    where slopes and intercepts lower the log loss of the judged rows by no more than two standard
-    errors: a fit that was refused once needs a clear case.
+    None where the fit has segments, or a temperature fits and another one was served before.
 
     Args:
-        fitted: on other rows, confirmed.
-        judged: usable rows.
+        fitted: on other rows than it is judged on, confirmed.
         before: what is served now.
     """
-    alone = with_temperatures(fitted, before.calibration.temperatures, before.table)
-    if alone is None or not can_stand_alone(fitted, before):
+    old = before.calibration
+    own = PositionStatus.OK in fitted.calibration.position_statuses
+    if own and old.temperatures != Calibration.identity(old.gamma).temperatures:
         return None
+    return with_temperatures(fitted, old.temperatures, before.table)
+
+
+def clearly_gains(alone: MethodFit, judged: AcceptanceRecords, before: ServedNumbers) -> bool:
+    """Whether slopes and intercepts lower the log loss of rows by over two standard errors.
+
+    A fit that was refused once needs a clear case.
+    """
     mine, theirs = (
         row_losses(judged, each.survival(judged, "affine"))
         for each in (ServedNumbers(alone.calibration, alone.table), before)
     )
     loss, error = loss_difference(mine, theirs, judged)
-    return alone if loss < -2.0 * error else None
-
-
-def can_stand_alone(fitted: MethodFit, before: ServedNumbers) -> bool:
-    """Whether slopes and intercepts of a fit may be tried beside the temperatures served before."""
-    old = before.calibration
-    own = PositionStatus.OK in fitted.calibration.position_statuses
-    if own and old.temperatures != Calibration.identity(old.gamma).temperatures:
-        return False
-    return with_temperatures(fitted, old.temperatures, before.table) is not None
+    return loss < -2.0 * error
 
 
 def _judged(
@@ -251,12 +246,11 @@ def _judged(
     """Compare with the champion on the same held-out rows."""
     comparison = _compared(fitted, rows, champion)
     insufficient = fitted.calibration.status is ServingStatus.INSUFFICIENT
-    tried = False
-    if insufficient or not comparison.verdict.replace:
-        tried = can_stand_alone(fitted, champion.served)
-        alone = affine_alone(fitted, rows.judged, champion.served)
-        shown = None if alone is None else _compared(alone, rows, champion, "affine")
-        if alone is not None and shown is not None and shown.verdict.replace:
+    refused = insufficient or not comparison.verdict.replace
+    alone = affine_alone(fitted, champion.served) if refused else None
+    if alone is not None and clearly_gains(alone, rows.judged, champion.served):
+        shown = _compared(alone, rows, champion, "affine")
+        if shown.verdict.replace:
             fitted, comparison, insufficient = alone, shown, False
     new = ServedNumbers(fitted.calibration, fitted.table)
     found = {**evidence, "fit": fitted.calibration.evidence, "held_out": comparison.to_dict()}
@@ -266,7 +260,7 @@ def _judged(
         word = ServingStatus.INSUFFICIENT if insufficient else Refusal.NOT_BETTER
         reason = verdict.reason
         if insufficient or is_identity(fitted.calibration):
-            reason = no_numbers(fitted.calibration, slopes_tried=tried)
+            reason = no_numbers(fitted.calibration, slopes_tried=alone is not None)
         return ChallengerFit(str(word), reason, method, evidence=found, summary=summary)
     worse = _worse_than_raw(comparison.after, rows, champion)
     if worse is not None:

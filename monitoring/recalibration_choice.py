@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from calib.calibration import FORMS, Form
 from calib.canonical_json import round_significant
-from calib.clusters import cluster_codes
+from calib.clusters import cluster_codes, clustered_mean
 from calib.errors import FitRefusedError
 from calib.labels import survival_informed_mask, survival_labels
 from calib.records import AcceptanceRecords
@@ -263,16 +263,7 @@ def _difference(
     one: RowLosses, other: RowLosses, clusters: NDArray[np.intp]
 ) -> tuple[float, float]:
     """Mean loss of ``one`` less that of ``other``, and its standard error over clusters."""
-    count = float(one.labels.sum())
-    if count == 0.0:
-        return 0.0, 0.0
-    paired = one.loss - other.loss
-    mean = float(paired.sum()) / count
-    sums = np.bincount(clusters, paired) - mean * np.bincount(clusters, one.labels)
-    groups = len(sums)
-    if groups < 2:
-        return mean, math.inf
-    return mean, math.sqrt(float(sums @ sums) * groups / (groups - 1)) / count
+    return clustered_mean(one.loss - other.loss, one.labels, clusters)
 
 
 def _clusters(records: AcceptanceRecords) -> NDArray[np.intp]:

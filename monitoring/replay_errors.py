@@ -99,18 +99,18 @@ def served_changes(records: AcceptanceRecords, result: ReplayResult) -> tuple[Se
 
 def survival_error(records: AcceptanceRecords, *revisions: Revision) -> tuple[Interval, ...]:
     """Mean-over-positions survival ECE of each revision on the same rows."""
-    return _errors(records, *revisions)[: len(revisions)]
+    return _errors(records, *map(ServedNumbers.of, revisions))[: len(revisions)]
 
 
 def _judged(row: int, old: Revision, new: Revision, records: AcceptanceRecords) -> ServedChange:
     usable = records.fitting_rows()
-    form = _changed_form(usable, old, new)
-    before, after, difference = _errors(records, old, new, form=form)
+    both = ServedNumbers.of(old), ServedNumbers.of(new)
+    form = _changed_form(usable, *both)
+    before, after, difference = _errors(records, *both, form=form)
     debiased = []
-    for revision in (old, new):
+    for served in both:
         error = None
         if len(usable):
-            served = ServedNumbers.of(revision)
             error = block_errors(usable, served.on(usable, form))["survival"]
         debiased.append(
             Interval(None) if error is None else Interval(error.value, error.low, error.high)
@@ -129,29 +129,26 @@ def _judged(row: int, old: Revision, new: Revision, records: AcceptanceRecords) 
     )
 
 
-def _changed_form(records: AcceptanceRecords, old: Revision, new: Revision) -> Form:
+def _changed_form(records: AcceptanceRecords, old: ServedNumbers, new: ServedNumbers) -> Form:
     """The form in which these rows are served other numbers; temperatures where in both."""
-    served = [ServedNumbers.of(revision) for revision in (old, new)]
 
     def same(form: Form) -> bool:
-        before, after = (each.conditional(records, form) for each in served)
-        return np.array_equal(before, after)
+        return np.array_equal(old.conditional(records, form), new.conditional(records, form))
 
     return "affine" if same("temperatures") and not same("affine") else "temperatures"
 
 
 def _errors(
-    records: AcceptanceRecords, *revisions: Revision, form: Form = "temperatures"
+    records: AcceptanceRecords, *served: ServedNumbers, form: Form = "temperatures"
 ) -> tuple[Interval, ...]:
-    """ECE of each revision, then the last minus the first."""
+    """ECE of each, then the last minus the first."""
     rows = records.fitting_rows()
-    width = len(revisions) + 1
+    width = len(served) + 1
     if not len(rows):
         return (Interval(None),) * width
     order = np.argsort(_requests(rows), kind="stable")
     rows = rows.select(order)
-    served = [ServedNumbers.of(revision).survival(rows, form) for revision in revisions]
-    sums = [_unit_sums(rows, survival) for survival in served]
+    sums = [_unit_sums(rows, each.survival(rows, form)) for each in served]
     estimates = [float(_ece(each.sum(axis=0)[None], rows.gamma)[0]) for each in sums]
     estimates.append(estimates[-1] - estimates[0])
     if len(rows) < _LEAST_ROWS:
@@ -163,7 +160,7 @@ def _errors(
     found = []
     for place, (value, drawn) in enumerate(zip(estimates, samples, strict=True)):
         low, high = bootstrap_interval(drawn, value, blocks)
-        floor = -1.0 if place == len(revisions) else 0.0
+        floor = -1.0 if place == len(served) else 0.0
         found.append(Interval(value, max(low, floor), high))
     return tuple(found)
 

@@ -16,7 +16,7 @@ from calib.calibration import Calibration
 from calib.calibration_key import CalibrationKey
 from calib.records import AcceptanceRecords
 from calib.sequential_temperature_scaling import SequentialTemperatureScaling
-from monitoring.challenger_fit import affine_alone, confirmed
+from monitoring.challenger_fit import affine_alone, clearly_gains, confirmed
 from monitoring.recalibration_choice import FEW_ROWS, RULE_ON_FEW_ROWS, choose_method
 from monitoring.recalibration_methods import MethodFit, MethodRules, fit_pool
 from monitoring.recalibration_rows import FitRows, trimmed_mask
@@ -77,8 +77,8 @@ class FittedNumbers:
             judged: as in :func:`fitted_numbers`.
         """
         raw = ServedNumbers(Calibration.identity(judged.gamma))
-        found = None if self.fit is None else affine_alone(self.fit, judged, raw)
-        if found is None:
+        found = None if self.fit is None else affine_alone(self.fit, raw)
+        if found is None or not clearly_gains(found, judged, raw):
             return None
         kept, forms = confirmed(found, judged)
         losses = forms["survival_log_loss"]

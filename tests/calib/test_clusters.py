@@ -3,7 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calib.clusters import BinMoments, cluster_codes, effective_rows, expected_variance
+from calib.clusters import (
+    BinMoments,
+    cluster_codes,
+    clustered_mean,
+    effective_rows,
+    expected_variance,
+)
 from calib.errors import InvalidInputError
 from calib.reliability import ReliabilitySums, bin_index
 from tests.calib.predictions import draw
@@ -84,3 +90,15 @@ def test_effective_rows_give_the_spread_of_the_mean() -> None:
     assert np.mean(effective) < 700
     expected = np.sqrt(np.mean(variance) / np.mean(effective))
     assert np.std(means) == pytest.approx(expected, rel=0.1)
+
+
+def test_a_clustered_mean_by_hand() -> None:
+    values = np.array([1.0, 2.0, 3.0, 6.0])
+    counts = np.array([1, 1, 2, 2])
+    # Mean 12 / 6 = 2; clusters are off by 3 - 4, 3 - 4 and 6 - 4; number 1 is left out.
+    mean, error = clustered_mean(values, counts, np.array([0, 0, 2, 3]))
+    assert mean == 2.0
+    expected = np.sqrt((1.0 + 1.0 + 4.0) * 3 / 2) / 6
+    assert error == pytest.approx(expected)
+    assert clustered_mean(values, counts, np.zeros(4, dtype=np.intp)) == (2.0, np.inf)
+    assert clustered_mean(values[:0], counts[:0], np.zeros(0, dtype=np.intp)) == (0.0, 0.0)

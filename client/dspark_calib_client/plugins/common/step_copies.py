@@ -120,7 +120,7 @@ class StepCopies:
                     kind = part.dtype
                 part = part.contiguous()
                 if part.ndim and part.stride(-1) != 1:  # of one number a row, or none: any will do
-                    part = part.reshape(-1).clone(memory_format=self._dense).reshape(shape)
+                    part = part.clone(memory_format=self._dense)
                 part = part.view(self._word)
             words.append(part)
             shapes.append((kind, shape))
